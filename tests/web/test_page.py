@@ -270,3 +270,14 @@ def test_the_slider_can_be_dragged(browser: Browser, page_file: Path) -> None:
             shown.page.wait_for_timeout(60)
         shown.page.mouse.up()
         assert abs(int(shown.state()["k"]) - 0.6 * last) < 0.1 * last
+
+
+def test_a_link_can_point_at_a_token(browser: Browser, page_file: Path) -> None:
+    with opened(browser, file_url(page_file, "#r=2&v=tree&t=0&n=7")) as shown:
+        shown.page.wait_for_selector(".step.selected")
+        shown.page.select_option(".path-head select", "logprob")
+        shown.page.click(".step.selected .token >> nth=2")
+        text, place = shown.text(".token.pointed"), shown.state()["p"]
+        shown.page.reload()
+        shown.page.wait_for_selector(".token.pointed")
+        assert (shown.text(".token.pointed"), shown.state()["p"]) == (text, place)

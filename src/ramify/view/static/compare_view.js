@@ -18,7 +18,10 @@ export async function showComparison(host, app) {
   if (other) return showTwoPaths(host, app, { run: state.run, tree: state.tree, node: state.node }, other);
   const run = state.other.match(/^run\.(\d+)$/);
   if (run) return showTwoRuns(host, app, Number(run[1]));
-  return put(host, element("p", { class: "fault" }, "Nothing to compare with: the link names no second leaf and no second run."));
+  return put(
+    host,
+    element("p", { class: "fault" }, "Nothing to compare with: the link names no second leaf and no second run."),
+  );
 }
 
 // -- two paths --------------------------------------------------------------------------------------------------------
@@ -31,7 +34,11 @@ async function showTwoPaths(host, app, one, other) {
     host,
     element("h1", {}, "Two paths"),
     element("p", {}, `They agree in ${figure(parted)} tokens and part ${partingWords(sides, parted, sameTree)}.`),
-    element("div", { class: "two" }, sides.map((side) => sideElement(app, side, parted))),
+    element(
+      "div",
+      { class: "two" },
+      sides.map((side) => sideElement(app, side, parted)),
+    ),
   );
 }
 
@@ -62,25 +69,48 @@ function partingWords(sides, parted, sameTree) {
   const [one, other] = sides.map((side) => side.tokens[parted]?.node);
   if (one === undefined && other === undefined) return "nowhere: they are the same";
   if (one === undefined || other === undefined) return "where the shorter one ends";
-  return sameTree && one !== other ? `at node ${sides[0].tree.model.parent[one]}: one goes on with node ${one}, the other with node ${other}` : `at token ${parted}`;
+  return sameTree && one !== other
+    ? `at node ${sides[0].tree.model.parent[one]}: one goes on with node ${one}, the other with node ${other}`
+    : `at token ${parted}`;
 }
 
 function sideElement(app, side, parted) {
   const { place, tree, tokens } = side;
   const known = tree.document;
-  const shared = tokens.slice(Math.max(0, parted - 200), parted).map((token) => token.text).join("");
+  const shared = tokens
+    .slice(Math.max(0, parted - 200), parted)
+    .map((token) => token.text)
+    .join("");
   const own = tokens.slice(parted, parted + MOST_TOKENS);
   return element(
     "section",
     { class: "side" },
-    element("h2", {}, button(`run ${place.run}, tree ${place.tree}, node ${place.node}`, () => app.go({ ...place, page: "tree", other: "" }), { class: "link" })),
+    element(
+      "h2",
+      {},
+      button(
+        `run ${place.run}, tree ${place.tree}, node ${place.node}`,
+        () => app.go({ ...place, page: "tree", other: "" }),
+        { class: "link" },
+      ),
+    ),
     element("p", { class: "muted" }, spelt(oneLine(known.question, 160))),
-    element("p", {}, `reward ${figure(known.nodes.reward[place.node])} · advantage ${figure(known.nodes.advantage[place.node])} · ${tokens.length} tokens · ${known.stops[known.nodes.stop[place.node]] ?? "goes on"}`),
+    element(
+      "p",
+      {},
+      `reward ${figure(known.nodes.reward[place.node])} · advantage ${figure(known.nodes.advantage[place.node])} · ${tokens.length} tokens · ${known.stops[known.nodes.stop[place.node]] ?? "goes on"}`,
+    ),
     element(
       "div",
       { class: "text" },
       element("span", { class: "shared" }, parted > 200 ? "…" : "", spelt(shared)),
-      own.map((token, at) => element("span", { class: `parted ${token.origin}${at === 0 ? " first" : ""}`, title: `node ${token.node}, id ${token.id}` }, spelt(token.text))),
+      own.map((token, at) =>
+        element(
+          "span",
+          { class: `parted ${token.origin}${at === 0 ? " first" : ""}`, title: `node ${token.node}, id ${token.id}` },
+          spelt(token.text),
+        ),
+      ),
       tokens.length > parted + MOST_TOKENS ? ` … ${tokens.length - parted - MOST_TOKENS} more tokens` : null,
     ),
   );
@@ -93,7 +123,10 @@ async function showTwoRuns(host, app, number) {
   const pairs = matched(one.trees, other.trees);
   const judged = pairs.filter((pair) => pair.best.every((best) => best !== null));
   const solved = judged.map((pair) => pair.best.map((best) => Number(best >= 1)));
-  const difference = pairedDifference(solved.map(([, second]) => second), solved.map(([first]) => first));
+  const difference = pairedDifference(
+    solved.map(([, second]) => second),
+    solved.map(([first]) => first),
+  );
   judged.sort((a, b) => rank(a) - rank(b) || a.uid.localeCompare(b.uid));
   put(
     host,
@@ -105,8 +138,14 @@ async function showTwoRuns(host, app, number) {
       ["judged in both", judged.length],
       ["solved by A", percent(mean(solved.map(([first]) => first)))],
       ["solved by B", percent(mean(solved.map(([, second]) => second)))],
-      ["difference, 95% interval", `${figure(difference.value)} [${figure(difference.low)}, ${figure(difference.high)}]`],
-      ["verdict", difference.low > 0 ? "B solves more" : difference.high < 0 ? "B solves fewer" : "no difference was shown"],
+      [
+        "difference, 95% interval",
+        `${figure(difference.value)} [${figure(difference.low)}, ${figure(difference.high)}]`,
+      ],
+      [
+        "verdict",
+        difference.low > 0 ? "B solves more" : difference.high < 0 ? "B solves fewer" : "no difference was shown",
+      ],
       ["tokens of B over A", ratio(pairs)],
     ]),
     pairTable(app, judged.slice(0, MOST_ROWS), number),
@@ -121,14 +160,20 @@ export function matched(one, other) {
   one.uid.forEach((uid, place) => {
     const there = waiting.get(uid)?.shift();
     if (there === undefined) return;
-    pairs.push({ uid, question: one.question[place], trees: [one.tree[place], other.tree[there]], best: [one.best[place], other.best[there]], tokens: [one.tokens[place], other.tokens[there]] });
+    pairs.push({
+      uid,
+      question: one.question[place],
+      trees: [one.tree[place], other.tree[there]],
+      best: [one.best[place], other.best[there]],
+      tokens: [one.tokens[place], other.tokens[there]],
+    });
   });
   return pairs;
 }
 
 /** Flips first: what one side solved and the other did not. */
 function rank({ best: [first, second] }) {
-  if ((first >= 1) !== (second >= 1)) return first >= 1 ? 0 : 1;
+  if (first >= 1 !== second >= 1) return first >= 1 ? 0 : 1;
   return first === second ? 3 : 2;
 }
 
@@ -142,12 +187,27 @@ function ratio(pairs) {
 }
 
 function pairTable(app, pairs, number) {
-  const link = (pair, side) => button(figure(pair.best[side]), () => app.go({ page: "tree", run: side ? number : app.state.run, tree: pair.trees[side], node: 0, other: "" }), { class: "link" });
+  const link = (pair, side) =>
+    button(
+      figure(pair.best[side]),
+      () => app.go({ page: "tree", run: side ? number : app.state.run, tree: pair.trees[side], node: 0, other: "" }),
+      { class: "link" },
+    );
   return element(
     "table",
     {},
     element("caption", {}, "flips first: solved by A alone, then by B alone"),
-    element("thead", {}, element("tr", {}, ["problem", "best of A", "best of B", "tokens of A", "tokens of B"].map((name) => element("th", { scope: "col" }, name)))),
+    element(
+      "thead",
+      {},
+      element(
+        "tr",
+        {},
+        ["problem", "best of A", "best of B", "tokens of A", "tokens of B"].map((name) =>
+          element("th", { scope: "col" }, name),
+        ),
+      ),
+    ),
     element(
       "tbody",
       {},

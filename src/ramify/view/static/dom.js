@@ -1,18 +1,19 @@
 // DOM: makes elements of text nodes and attributes. Texts of a run are untrusted: no module writes markup.
 
 const SVG = "http://www.w3.org/2000/svg";
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\u{e0000}|[\u{e0001}-\u{e0fff}]/gu;
+const UNSEEN =
+  /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\u{e0000}|[\u{e0001}-\u{e0fff}]/gu;
 
 /**
  * An element. `attributes`: `class`, `on…` functions, properties that begin with a dot, and attributes. Children that
  * are null are left out; texts become text nodes.
- * @param {string} tag @param {Record<string, any>} [attributes] @param {...any} children @returns {HTMLElement}
+ * @param {string} tag @param {Record<string, any>} [attributes] @param {...any} children @returns {any}
  */
 export function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** An element of a picture. @returns {SVGElement} */
+/** An element of a picture. @returns {any} */
 export function shape(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -24,18 +25,23 @@ function filled(made, attributes, children) {
     else if (name.startsWith(".")) made[name.slice(1)] = value;
     else made.setAttribute(name, value === true ? "" : String(value));
   }
-  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  made.append(...wanted(children));
   return made;
+}
+
+function wanted(children) {
+  return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
 
 /** Put `children` into `host` in place of what it holds. The focus goes to the child with the same `data-focus`. */
 export function put(host, ...children) {
   const focused = host.contains(document.activeElement) ? document.activeElement.getAttribute("data-focus") : null;
-  host.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  host.replaceChildren(...wanted(children));
   if (focused) host.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
   return host;
 }
 
+/** @returns {any} */
 export function button(label, onclick, attributes = {}) {
   return element("button", { type: "button", onclick, ...attributes }, label);
 }

@@ -12,7 +12,13 @@ export async function showFields(host, tree, node) {
   const { segments } = await tree.segmentsOf(node);
   put(
     host,
-    fieldsOf("node", { node, ...columns, scores: known.scores[node], notes: known.notes[node], calls: known.calls[node] }),
+    fieldsOf("node", {
+      node,
+      ...columns,
+      scores: known.scores[node],
+      notes: known.notes[node],
+      calls: known.calls[node],
+    }),
     segments.map((segment, place) => fieldsOf(`segment ${place}`, segment)),
     fieldsOf("tree", whole),
   );
@@ -20,23 +26,44 @@ export async function showFields(host, tree, node) {
 
 /** A value as nested lists of names and values. */
 export function fieldsOf(title, values) {
-  return element("details", { class: "fields", open: title === "node" }, element("summary", {}, title), valueElement(values));
+  return element(
+    "details",
+    { class: "fields", open: title === "node" },
+    element("summary", {}, title),
+    valueElement(values),
+  );
 }
 
 function valueElement(value) {
   if (value === null || value === undefined) return element("span", { class: "muted" }, "–");
   if (Array.isArray(value)) return listElement(value);
   if (typeof value === "object") {
-    return element("dl", {}, Object.entries(value).map(([name, each]) => [element("dt", {}, spelt(name)), element("dd", {}, valueElement(each))]));
+    return element(
+      "dl",
+      {},
+      Object.entries(value).map(([name, each]) => [
+        element("dt", {}, spelt(name)),
+        element("dd", {}, valueElement(each)),
+      ]),
+    );
   }
-  return element("span", { class: "value", title: oneLine(String(value), 400) }, spelt(typeof value === "number" ? String(value) : String(value).slice(0, 2000)));
+  return element(
+    "span",
+    { class: "value", title: oneLine(String(value), 400) },
+    spelt(typeof value === "number" ? String(value) : String(value).slice(0, 2000)),
+  );
 }
 
 const MOST_ITEMS = 40;
 
 function listElement(values) {
   if (values.every((value) => typeof value !== "object" || value === null)) {
-    return element("span", { class: "value" }, spelt(values.slice(0, MOST_ITEMS).map(figure).join(" ")), values.length > MOST_ITEMS ? ` … ${values.length} in all` : "");
+    return element(
+      "span",
+      { class: "value" },
+      spelt(values.slice(0, MOST_ITEMS).map(figure).join(" ")),
+      values.length > MOST_ITEMS ? ` … ${values.length} in all` : "",
+    );
   }
   const host = element("ol", { start: 0 });
   const show = (from) => {

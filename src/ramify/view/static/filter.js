@@ -3,7 +3,8 @@
 // The grammar is that of `ramify show --where`: comparisons (== != < <= > >= in) of columns with numbers and texts, joined
 // by and, or, not and parentheses. Nothing is executed. A column without a value fulfils no comparison but == None and !=.
 
-const TOKEN = /\s*(?:(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|([A-Za-z_]\w*)|(==|!=|<=|>=|<|>|\(|\)|-))/y;
+const TOKEN =
+  /\s*(?:(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)|("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|([A-Za-z_]\w*)|(==|!=|<=|>=|<|>|\(|\)|-))/y;
 const SIGNS = ["==", "!=", "<", "<=", ">", ">=", "in"];
 
 /**
@@ -15,7 +16,8 @@ export function condition(text, columns) {
   const tokens = tokensIn(text);
   let at = 0;
   const peek = () => tokens[at];
-  const take = (...wanted) => (peek() && peek().kind !== "text" && wanted.includes(peek().value) ? tokens[at++].value : null);
+  const take = (...wanted) =>
+    peek() && peek().kind !== "text" && wanted.includes(peek().value) ? tokens[at++].value : null;
 
   function either() {
     const tests = [both()];
@@ -53,7 +55,8 @@ export function condition(text, columns) {
     if (token.kind === "number") return { said: token.value, of: () => sign * Number(token.value) };
     if (token.kind === "text") return { said: token.value, of: () => token.value };
     if (token.value === "None") return { said: "None", of: () => null };
-    if (token.kind === "name" && columns.includes(token.value)) return { said: token.value, of: (row) => row(token.value) };
+    if (token.kind === "name" && columns.includes(token.value))
+      return { said: token.value, of: (row) => row(token.value) };
     throw new Error(`there is no column ${token.value}; columns: ${columns.join(", ")}`);
   }
   const test = either();

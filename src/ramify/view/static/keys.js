@@ -26,15 +26,16 @@ export const KEYS = {
   "?": "this help",
 };
 
-/** Call `acts[key]` for keys that are pressed outside of fields. */
+/** Call `acts[key]` for keys that are pressed outside of fields. @param {Record<string, () => void>} acts */
 export function listenToKeys(acts) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.closest("input:not([type=range]), select, textarea, dialog")) {
-      if (event.key === "Escape") event.target.blur();
+    const target = /** @type {HTMLElement} */ (event.target);
+    if (target.closest("input:not([type=range]), select, textarea, dialog")) {
+      if (event.key === "Escape") target.blur();
       return;
     }
-    if (event.key === " " && event.target.closest("button, summary")) return;
+    if (event.key === " " && target.closest("button, summary")) return;
     const act = acts[event.key];
     if (!act) return;
     event.preventDefault();

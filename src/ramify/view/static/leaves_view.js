@@ -11,12 +11,19 @@ const MOST_CARDS = 60;
 export async function showLeaves(host, tree, node, app) {
   const { document: known } = tree;
   const leaves = known.nodes.is_leaf.flatMap((is, each) => (is ? [each] : []));
-  leaves.sort((one, other) => (known.nodes.reward[other] ?? -Infinity) - (known.nodes.reward[one] ?? -Infinity) || one - other);
+  leaves.sort(
+    (one, other) => (known.nodes.reward[other] ?? -Infinity) - (known.nodes.reward[one] ?? -Infinity) || one - other,
+  );
   const shown = leaves.slice(0, MOST_CARDS);
   const texts = await Promise.all(shown.map((leaf) => lastWords(tree, leaf)));
   put(
     host,
-    element("p", { class: "muted" }, `${leaves.length} leaves, the best reward first`, leaves.length > MOST_CARDS ? `; the first ${MOST_CARDS} are shown` : ""),
+    element(
+      "p",
+      { class: "muted" },
+      `${leaves.length} leaves, the best reward first`,
+      leaves.length > MOST_CARDS ? `; the first ${MOST_CARDS} are shown` : "",
+    ),
     element(
       "div",
       { class: "cards" },
@@ -24,8 +31,16 @@ export async function showLeaves(host, tree, node, app) {
         element(
           "article",
           { class: `card${leaf === node ? " selected" : ""}` },
-          element("h3", {}, button(`node ${leaf}`, () => app.go({ node: leaf, tab: "path" }), { class: "link" })),
-          element("p", {}, `reward ${figure(known.nodes.reward[leaf])} · ${known.stops[known.nodes.stop[leaf]] ?? ""} · advantage ${figure(known.nodes.advantage[leaf])}`),
+          element(
+            "h3",
+            {},
+            button(`node ${leaf}`, () => app.go({ node: leaf, tab: "path" }), { class: "link" }),
+          ),
+          element(
+            "p",
+            {},
+            `reward ${figure(known.nodes.reward[leaf])} · ${known.stops[known.nodes.stop[leaf]] ?? ""} · advantage ${figure(known.nodes.advantage[leaf])}`,
+          ),
           element("div", { class: "text" }, spelt(texts[place])),
         ),
       ),
@@ -36,22 +51,45 @@ export async function showLeaves(host, tree, node, app) {
 async function lastWords(tree, leaf) {
   const { segments, vocabulary } = await tree.segmentsOf(leaf);
   const words = spellings(vocabulary);
-  return segments.map((segment) => textOf(idsOf(segment), words)).join("").slice(-600);
+  return segments
+    .map((segment) => textOf(idsOf(segment), words))
+    .join("")
+    .slice(-600);
 }
 
 /** Show the training rows of the tree. */
 export function showRows(host, tree, node, app) {
   const { rows, rows_refused: refused } = tree.document;
-  if (!rows.length) return put(host, element("p", { class: "muted" }, spelt(refused || "This tree gives no row: no token of it is trained.")));
+  if (!rows.length)
+    return put(
+      host,
+      element("p", { class: "muted" }, spelt(refused || "This tree gives no row: no token of it is trained.")),
+    );
   const { reasons, credit, policy, normaliser } = rows[0];
   return put(
     host,
-    element("p", {}, spelt(`${rows.length} rows · credit ${credit} · policy ${policy} · normaliser ${figure(normaliser)}`)),
-    element("p", { class: reasons.length ? "fault" : "muted" }, spelt(reasons.length ? `The gradient is not exact: ${reasons.join("; ")}` : "The gradient is exact.")),
+    element(
+      "p",
+      {},
+      spelt(`${rows.length} rows · credit ${credit} · policy ${policy} · normaliser ${figure(normaliser)}`),
+    ),
+    element(
+      "p",
+      { class: reasons.length ? "fault" : "muted" },
+      spelt(reasons.length ? `The gradient is not exact: ${reasons.join("; ")}` : "The gradient is exact."),
+    ),
     element(
       "table",
       {},
-      element("thead", {}, element("tr", {}, ["leaf", "reward", "parts", "nodes: weight × advantage"].map((name) => element("th", { scope: "col" }, name)))),
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          ["leaf", "reward", "parts", "nodes: weight × advantage"].map((name) => element("th", { scope: "col" }, name)),
+        ),
+      ),
       element(
         "tbody",
         {},
@@ -59,10 +97,37 @@ export function showRows(host, tree, node, app) {
           element(
             "tr",
             { class: row.leaf === node ? "chosen" : "" },
-            element("td", {}, button(String(row.leaf), () => app.go({ node: row.leaf }), { class: "link" })),
-            element("td", {}, figure(row.reward), row.is_oracle ? element("span", { class: "badge" }, "saw the answer") : null),
-            element("td", {}, spelt(Object.entries(row.parts).map(([part, value]) => `${part} ${figure(value)}`).join(", "))),
-            element("td", {}, row.nodes.map((each, place) => element("span", { class: row.weights[place] ? "trained" : "untrained", title: `node ${each}` }, `${each}: ${figure(row.weights[place])} × ${figure(row.advantages[place])} `))),
+            element(
+              "td",
+              {},
+              button(String(row.leaf), () => app.go({ node: row.leaf }), { class: "link" }),
+            ),
+            element(
+              "td",
+              {},
+              figure(row.reward),
+              row.is_oracle ? element("span", { class: "badge" }, "saw the answer") : null,
+            ),
+            element(
+              "td",
+              {},
+              spelt(
+                Object.entries(row.parts)
+                  .map(([part, value]) => `${part} ${figure(value)}`)
+                  .join(", "),
+              ),
+            ),
+            element(
+              "td",
+              {},
+              row.nodes.map((each, place) =>
+                element(
+                  "span",
+                  { class: row.weights[place] ? "trained" : "untrained", title: `node ${each}` },
+                  `${each}: ${figure(row.weights[place])} × ${figure(row.advantages[place])} `,
+                ),
+              ),
+            ),
           ),
         ),
       ),
@@ -89,9 +154,19 @@ export function showSpending(host, tree, node) {
   const names = [...new Set(roles.flatMap(([, spend]) => Object.keys(spend)))];
   put(
     host,
-    element("dl", { class: "facts" }, facts.map(([name, value]) => [element("dt", {}, name), element("dd", {}, figure(value))])),
-    table(["by role", ...roles.map(([role]) => role)], names.map((name) => [name, ...roles.map(([, spend]) => spend[name])])),
-    table(["depth", "nodes", "tokens sampled", "tokens of tools"], sums.depths.map((depth, place) => [place, depth.nodes, depth.sampled, depth.given])),
+    element(
+      "dl",
+      { class: "facts" },
+      facts.map(([name, value]) => [element("dt", {}, name), element("dd", {}, figure(value))]),
+    ),
+    table(
+      ["by role", ...roles.map(([role]) => role)],
+      names.map((name) => [name, ...roles.map(([, spend]) => spend[name])]),
+    ),
+    table(
+      ["depth", "nodes", "tokens sampled", "tokens of tools"],
+      sums.depths.map((depth, place) => [place, depth.nodes, depth.sampled, depth.given]),
+    ),
   );
 }
 
@@ -119,7 +194,25 @@ export function table(names, lines) {
   return element(
     "table",
     {},
-    element("thead", {}, element("tr", {}, names.map((name) => element("th", { scope: "col" }, spelt(String(name)))))),
-    element("tbody", {}, lines.map((line) => element("tr", {}, line.map((value) => element("td", {}, spelt(figure(value))))))),
+    element(
+      "thead",
+      {},
+      element(
+        "tr",
+        {},
+        names.map((name) => element("th", { scope: "col" }, spelt(String(name)))),
+      ),
+    ),
+    element(
+      "tbody",
+      {},
+      lines.map((line) =>
+        element(
+          "tr",
+          {},
+          line.map((value) => element("td", {}, spelt(figure(value)))),
+        ),
+      ),
+    ),
   );
 }

@@ -3,12 +3,23 @@
 import { COLOURS } from "./colours.js";
 import { showComparison } from "./compare_view.js";
 import { button, element, put, spelt } from "./dom.js";
-import { KEYS, listenToKeys } from "./keys.js";
+import { listenToKeys } from "./keys.js";
+import { showHelp, showHint } from "./overlays.js";
+import { savePath } from "./path_view.js";
 import { createRunView } from "./run_view.js";
 import { openSource } from "./source.js";
 import { DEFAULTS, readState, writeState } from "./state.js";
 import { createTreeView, openTree } from "./tree_view.js";
-import { bestPath, firstChildOf, modelAt, nextInOrder, nextSibling, parentOf, pathTo, previousInOrder, previousSibling } from "./tree_model.js";
+import {
+  bestPath,
+  firstChildOf,
+  modelAt,
+  nextInOrder,
+  nextSibling,
+  parentOf,
+  previousInOrder,
+  previousSibling,
+} from "./tree_model.js";
 
 const DRAWING_NAMES = ["icicle", "graph", "outline"];
 const LOOK_AGAIN_MS = 400;
@@ -21,7 +32,11 @@ class App {
     this.runs = new Map();
     this.remembered = null;
     this.tokenValue = "logprob";
-    this.hosts = { header: document.querySelector("header"), main: document.querySelector("main"), hint: document.querySelector("#hint") };
+    this.hosts = {
+      header: document.querySelector("header"),
+      main: document.querySelector("main"),
+      hint: document.querySelector("#hint"),
+    };
     this.views = {};
     this.shownTree = "";
     this.isShowing = false;
@@ -30,20 +45,24 @@ class App {
   async start() {
     this.index = await this.source.get("index");
     document.documentElement.dataset.theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-    if (this.index.runs.length === 1 && this.index.opens !== undefined && !location.hash) Object.assign(this.state, { page: "tree", tree: this.index.opens });
+    if (this.index.runs.length === 1 && this.index.opens !== undefined && !location.hash)
+      Object.assign(this.state, { page: "tree", tree: this.index.opens });
     window.addEventListener("hashchange", () => {
       this.state = readState(location.hash);
       this.refresh();
     });
     listenToKeys(this.keys());
-    this.source.follow((change) => this.changed(change), (isConnected) => this.connected(isConnected));
+    this.source.follow(
+      (change) => this.changed(change),
+      (isConnected) => this.connected(isConnected),
+    );
     await this.refresh();
   }
 
   /** Change the state, and with it the address and the page. */
   go(changes, { isReplaced = false, isSilent = false } = {}) {
     const before = this.state;
-    this.state = { ...this.state, ...changes };
+    this.state = { ...this.state, token: null, ...changes };
     const fragment = writeState(this.state);
     if (fragment !== writeState(before)) {
       this.setAddress(fragment, isReplaced || isSilent);
@@ -131,17 +150,45 @@ class App {
     return [
       element("strong", { class: "name" }, "ramify"),
       runs.length > 1
-        ? element("select", { "aria-label": "run", "data-focus": "run", onchange: (event) => this.go({ ...DEFAULTS, run: Number(event.target.value) }) }, runs.map((run) => element("option", { value: run.id, ".selected": run.id === state.run }, run.name)))
+        ? element(
+            "select",
+            {
+              "aria-label": "run",
+              "data-focus": "run",
+              onchange: (event) => this.go({ ...DEFAULTS, run: Number(event.target.value) }),
+            },
+            runs.map((run) => element("option", { value: run.id, ".selected": run.id === state.run }, run.name)),
+          )
         : null,
-      state.page === "run" ? null : button("all trees", () => this.go({ page: "run", tree: null, node: 0, time: null, other: "" })),
+      state.page === "run"
+        ? null
+        : button("all trees", () => this.go({ page: "run", tree: null, node: 0, time: null, other: "" })),
       others.length && state.page === "run"
-        ? element("select", { "aria-label": "compare with another run", onchange: (event) => this.go({ page: "compare", other: `run.${event.target.value}` }) }, element("option", { value: "" }, "compare with …"), others.map((run) => element("option", { value: run.id }, run.name)))
+        ? element(
+            "select",
+            {
+              "aria-label": "compare with another run",
+              onchange: (event) => this.go({ page: "compare", other: `run.${event.target.value}` }),
+            },
+            element("option", { value: "" }, "compare with …"),
+            others.map((run) => element("option", { value: run.id }, run.name)),
+          )
         : null,
-      this.remembered ? element("span", { class: "badge" }, `compare: node ${this.remembered.node} of tree ${this.remembered.tree}; press x on another`) : null,
+      this.remembered
+        ? element(
+            "span",
+            { class: "badge" },
+            `compare: node ${this.remembered.node} of tree ${this.remembered.tree}; press x on another`,
+          )
+        : null,
       element("span", { class: "spring" }),
-      element("span", { class: "muted", role: "status" }, this.source.isLive ? (this.isConnected === false ? "not connected; trying again" : "live") : "saved file"),
+      element(
+        "span",
+        { class: "muted", role: "status" },
+        this.source.isLive ? (this.isConnected === false ? "not connected; trying again" : "live") : "saved file",
+      ),
       button("light / dark", () => this.turnTheme(), { "data-focus": "theme" }),
-      button("keys ?", () => this.help(), { "data-focus": "keys" }),
+      button("keys ?", showHelp, { "data-focus": "keys" }),
     ];
   }
 
@@ -163,6 +210,14 @@ class App {
   colourTokens(name) {
     this.tokenValue = name;
     this.refresh();
+  }
+
+  /** Let the address point at a token of the path. */
+  point(shown, number) {
+    document.querySelector(".token.pointed")?.classList.remove("pointed");
+    shown.classList.add("pointed");
+    this.state = { ...this.state, token: number };
+    this.setAddress(writeState(this.state), true);
   }
 
   // -- changes of a run that grows ------------------------------------------------------------------------------------
@@ -190,7 +245,7 @@ class App {
     }, LOOK_AGAIN_MS);
   }
 
-  // -- keys and small things ------------------------------------------------------------------------------------------
+  // -- keys ------------------------------------------------------------------------------------------
 
   keys() {
     const move = (step) => () => {
@@ -207,28 +262,42 @@ class App {
     };
     const next = (names, name) => names[(names.indexOf(this.state[name]) + 1) % names.length];
     return {
-      j: move(nextInOrder), k: move(previousInOrder), h: move(parentOf), l: move(firstChildOf),
-      "[": move(previousSibling), "]": move(nextSibling), b: move((model) => bestPath(model).at(-1)),
+      j: move(nextInOrder),
+      k: move(previousInOrder),
+      h: move(parentOf),
+      l: move(firstChildOf),
+      "[": move(previousSibling),
+      "]": move(nextSibling),
+      b: move((model) => bestPath(model).at(-1)),
       "/": () => {
         this.go({ page: "run" });
         setTimeout(() => this.views.run?.focus());
       },
-      n: () => this.stepHit(1), N: () => this.stepHit(-1),
+      n: () => this.stepHit(1),
+      N: () => this.stepHit(-1),
       c: () => this.go({ colour: next(Object.keys(COLOURS), "colour") }),
       v: () => this.go({ drawing: next(DRAWING_NAMES, "drawing") }),
-      d: () => this.go({ tab: "why" }), p: () => this.go({ tab: "path" }),
-      x: () => this.startCompare(), e: () => this.savePath(),
-      ",": event(-1), ".": event(1), " ": () => this.views.tree?.togglePlay(),
-      0: () => this.views.tree?.drawing()?.fit?.(), t: () => this.turnTheme(),
+      d: () => this.go({ tab: "why" }),
+      p: () => this.go({ tab: "path" }),
+      x: () => this.startCompare(),
+      e: () => this.views.tree && savePath(this.views.tree.tree(), this.state),
+      ",": event(-1),
+      ".": event(1),
+      " ": () => this.views.tree?.togglePlay(),
+      0: () => this.views.tree?.drawing()?.fit?.(),
+      t: () => this.turnTheme(),
       u: () => this.go({ page: "run", tree: null, node: 0, time: null }),
-      "?": () => this.help(),
+      "?": showHelp,
     };
   }
 
   startCompare() {
     const { run, tree, node } = this.state;
     if (this.state.page !== "tree") return;
-    if (this.remembered && `${this.remembered.run}.${this.remembered.tree}.${this.remembered.node}` !== `${run}.${tree}.${node}`) {
+    if (
+      this.remembered &&
+      `${this.remembered.run}.${this.remembered.tree}.${this.remembered.node}` !== `${run}.${tree}.${node}`
+    ) {
       const { remembered } = this;
       this.remembered = null;
       this.go({ page: "compare", other: `${remembered.run}.${remembered.tree}.${remembered.node}` });
@@ -238,42 +307,20 @@ class App {
     }
   }
 
-  async savePath() {
-    const tree = this.views.tree?.tree();
-    if (!tree) return;
-    const path = pathTo(tree.model, this.state.node);
-    const steps = await Promise.all(path.map(async (node) => ({ node, label: tree.document.nodes.label[node], ...(await tree.segmentsOf(node)) })));
-    const blob = new Blob([JSON.stringify({ question: tree.document.question, path: steps })], { type: "application/json" });
-    const link = element("a", { href: URL.createObjectURL(blob), download: `tree-${this.state.tree}-node-${this.state.node}.json` });
-    link.click();
-    URL.revokeObjectURL(link.href);
-  }
-
   turnTheme() {
     const root = document.documentElement;
     root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
     this.refresh();
   }
 
-  help() {
-    const dialog = element("dialog", { class: "help", "aria-label": "keys" }, element("h2", {}, "Keys"), element("dl", {}, Object.entries(KEYS).map(([key, says]) => [element("dt", {}, element("kbd", {}, key === " " ? "space" : key)), element("dd", {}, says)])), button("close", () => dialog.close()));
-    dialog.addEventListener("close", () => dialog.remove());
-    document.body.append(dialog);
-    dialog.showModal();
-  }
-
-  /** Show facts beside an element; null = show none. `facts` is called only then. */
+  /** Show facts beside an element; null = show none. `makeFacts` is called only then. */
   hint(target, makeFacts) {
-    const { hint } = this.hosts;
-    hint.hidden = !target;
-    if (!target) return;
-    put(hint, element("dl", {}, Object.entries(makeFacts()).map(([name, value]) => [element("dt", {}, name), element("dd", {}, spelt(String(value)))])));
-    const box = target.getBoundingClientRect();
-    const isStage = target.classList.contains("stage");
-    hint.style.left = `${Math.min(window.innerWidth - hint.offsetWidth - 8, Math.max(8, box.left))}px`;
-    const below = isStage ? box.bottom - hint.offsetHeight - 8 : box.bottom + 6;
-    hint.style.top = `${Math.max(8, below + hint.offsetHeight > window.innerHeight ? box.top - hint.offsetHeight - 6 : below)}px`;
+    showHint(this.hosts.hint, target, makeFacts);
   }
 }
 
-new App().start().catch((error) => put(document.querySelector("main"), element("p", { class: "fault", role: "alert" }, spelt(error.message))));
+new App()
+  .start()
+  .catch((error) =>
+    put(document.querySelector("main"), element("p", { class: "fault", role: "alert" }, spelt(error.message))),
+  );

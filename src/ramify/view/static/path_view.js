@@ -2,7 +2,7 @@
 
 import { button, element, oneLine, put, spelt } from "./dom.js";
 import { figure, seconds } from "./numbers.js";
-import { rangeOf, shownSegment, tokenElements, tokenLegend, valueNames } from "./tokens.js";
+import { rangeOf, shownSegment, textElements, tokenElements, tokenLegend, valueNames } from "./tokens.js";
 import { childrenOf, pathTo } from "./tree_model.js";
 
 const FOLDED = new Map();
@@ -18,14 +18,26 @@ export async function showPath(host, tree, node, app) {
   const steps = path.map((each, place) => ({
     node: each,
     segments: parts[place].segments.map((stored) =>
-      shownSegment(stored, each, parts[place].vocabulary, { ...trainingValues(known, row, each), ...staleness(handed, stored) }),
+      shownSegment(stored, each, parts[place].vocabulary, {
+        ...trainingValues(known, row, each),
+        ...staleness(handed, stored),
+      }),
     ),
   }));
   const segments = steps.flatMap((step) => step.segments);
+  let start = 0;
+  for (const segment of segments) {
+    segment.start = start;
+    start += segment.ids.length;
+  }
   const names = valueNames(segments);
   const name = names.includes(app.tokenValue) ? app.tokenValue : "";
   const range = name ? rangeOf(segments, name) : null;
-  put(host, pathHead(tree, node, row, names, name, range, app), steps.map((step) => stepElement(tree, step, name, range, app)));
+  put(
+    host,
+    pathHead(tree, node, row, names, name, range, app),
+    steps.map((step) => stepElement(tree, step, name, range, app)),
+  );
 }
 
 /** The version of the weights at which the tree was handed to the trainer; null = it was not. */
@@ -52,7 +64,11 @@ function trainingValues(known, row, node) {
 function pathHead(tree, node, row, names, name, range, app) {
   const choose = element(
     "select",
-    { "aria-label": "colour tokens by", "data-focus": "token value", onchange: (event) => app.colourTokens(event.target.value) },
+    {
+      "aria-label": "colour tokens by",
+      "data-focus": "token value",
+      onchange: (event) => app.colourTokens(event.target.value),
+    },
     ["", ...names].map((each) => element("option", { value: each, ".selected": each === name }, each || "no colour")),
   );
   const stale = row ? [`row: reward ${figure(row.reward)}, ${row.credit}, normaliser ${figure(row.normaliser)}`] : [];
@@ -62,11 +78,15 @@ function pathHead(tree, node, row, names, name, range, app) {
     { class: "path-head" },
     element("label", {}, "tokens by ", choose),
     tokenLegend(name, range),
-    button(areCallsOpen() ? "fold all tool calls" : "open all tool calls", () => {
-      FOLDED.clear();
-      FOLDED.set("all calls", !areCallsOpen());
-      app.refresh();
-    }, { "data-focus": "fold" }),
+    button(
+      areCallsOpen() ? "fold all tool calls" : "open all tool calls",
+      () => {
+        FOLDED.clear();
+        FOLDED.set("all calls", !areCallsOpen());
+        app.refresh();
+      },
+      { "data-focus": "fold" },
+    ),
     element("p", { class: "muted" }, spelt([...stale, ...inexact].join(" · "))),
   );
 }
@@ -87,7 +107,13 @@ function stepElement(tree, step, name, range, app) {
       "h3",
       {},
       button(`node ${node}`, () => app.go({ node }), { class: "link" }),
-      element("span", { class: "muted" }, ` ${known.roles[known.nodes.role[node]]}`, actionOf(known, node), versionOf(known, node)),
+      element(
+        "span",
+        { class: "muted" },
+        ` ${known.roles[known.nodes.role[node]]}`,
+        actionOf(known, node),
+        versionOf(known, node),
+      ),
     ),
     step.segments.map((segment, place) => segmentElement(segment, place, name, range, app)),
     judgements(known, node),
@@ -117,7 +143,13 @@ function branchPoint(tree, node, app) {
     { class: "branch-point" },
     button("‹", step(-1), { "aria-label": "previous sibling", "data-focus": `previous ${model.parent[node]}` }),
     element("span", {}, `branch ${place + 1} of ${siblings.length} at node ${model.parent[node]}`),
-    fork ? element("span", { class: "muted" }, spelt(` · rule ${fork.rule}${fork.is_post_hoc ? ", after the continuation was sampled" : ""}`)) : null,
+    fork
+      ? element(
+          "span",
+          { class: "muted" },
+          spelt(` · rule ${fork.rule}${fork.is_post_hoc ? ", after the continuation was sampled" : ""}`),
+        )
+      : null,
     button("›", step(1), { "aria-label": "next sibling", "data-focus": `next ${model.parent[node]}` }),
   );
 }
@@ -155,12 +187,16 @@ function callElement(segment, place, app) {
       element("strong", {}, spelt(call.tool || "no tool")),
       spelt(` ${oneLine(call.arguments)} `),
       element("span", { class: "status" }, status),
-      element("span", { class: "muted" }, `${took}${call.num_retries ? ` · ${call.num_retries} retries` : ""} → ${oneLine(call.result ?? "", 60)}`),
+      element(
+        "span",
+        { class: "muted" },
+        `${took}${call.num_retries ? ` · ${call.num_retries} retries` : ""} → ${oneLine(call.result ?? "", 60)}`,
+      ),
     ),
     element("div", { class: "label" }, "arguments"),
-    element("div", { class: "text" }, spelt(call.arguments)),
+    element("div", { class: "text" }, textElements(call.arguments)),
     element("div", { class: "label" }, "result"),
-    element("div", { class: "text" }, spelt(call.result ?? "")),
+    element("div", { class: "text" }, textElements(call.result ?? "")),
     element("div", { class: "label" }, `as the model saw it, ${segment.ids.length} tokens`),
     element("div", { class: "text" }, tokenElements(segment, "", null, app)),
   );
@@ -178,7 +214,9 @@ function judgements(known, node) {
         {},
         spelt(`${score.judge}: `),
         element("strong", {}, score.value === null ? "no score" : figure(score.value)),
-        score.parts?.length ? spelt(` (${score.parts.map(([part, value]) => `${part} ${figure(value)}`).join(", ")})`) : null,
+        score.parts?.length
+          ? spelt(` (${score.parts.map(([part, value]) => `${part} ${figure(value)}`).join(", ")})`)
+          : null,
         score.is_oracle ? element("span", { class: "badge" }, "saw the answer") : null,
         score.is_of_step ? element("span", { class: "badge" }, "for a prune rule") : null,
         score.attempt ? ` · attempt ${score.attempt}` : null,
@@ -191,5 +229,26 @@ function ending(known, node) {
   const stop = known.stops[known.nodes.stop[node]];
   if (!stop) return null;
   const closed = known.notes[node]?.closed;
-  return element("p", { class: "ending" }, element("strong", {}, stop), ` ${known.stop_meanings[stop] ?? ""}`, closed ? spelt(`: ${closed}`) : null);
+  return element(
+    "p",
+    { class: "ending" },
+    element("strong", {}, stop),
+    ` ${known.stop_meanings[stop] ?? ""}`,
+    closed ? spelt(`: ${closed}`) : null,
+  );
+}
+
+/** Save the path to the selected node as a JSON file: each step with its segments as they stand on disk. */
+export async function savePath(tree, { node, tree: number }) {
+  const { document: known, model } = tree;
+  const steps = pathTo(model, node).map(async (each) => ({
+    node: each,
+    label: known.nodes.label[each],
+    ...(await tree.segmentsOf(each)),
+  }));
+  const text = JSON.stringify({ question: known.question, path: await Promise.all(steps) });
+  const blob = new Blob([text], { type: "application/json" });
+  const link = element("a", { href: URL.createObjectURL(blob), download: `tree-${number}-node-${node}.json` });
+  link.click();
+  URL.revokeObjectURL(link.href);
 }

@@ -6,14 +6,34 @@ import { fieldsOf } from "./fields_view.js";
 import { condition } from "./filter.js";
 import { figure, percent, seconds } from "./numbers.js";
 
-const SHOWN = ["tree", "question", "nodes", "leaves", "tokens", "tools", "best", "reward", "stop", "tool_faults", "rollout", "steps", "open"];
+const SHOWN = [
+  "tree",
+  "question",
+  "nodes",
+  "leaves",
+  "tokens",
+  "tools",
+  "best",
+  "reward",
+  "stop",
+  "tool_faults",
+  "rollout",
+  "steps",
+  "open",
+];
 const ROW_PX = 28;
 const SPARE_ROWS = 12;
 const TYPING_MS = 200;
 
 /** The page of one run. */
 export function createRunView(host, app) {
-  const parts = { head: element("div", {}), figures: element("div", { class: "figures" }), search: element("div", { class: "search" }), table: element("div", { class: "table" }), more: element("div", {}) };
+  const parts = {
+    head: element("div", {}),
+    figures: element("div", { class: "figures" }),
+    search: element("div", { class: "search" }),
+    table: element("div", { class: "table" }),
+    more: element("div", {}),
+  };
   put(host, element("div", { class: "run-page" }, parts.head, parts.figures, parts.search, parts.table, parts.more));
   const search = createSearch(parts.search, app);
   const table = createTable(parts.table, app);
@@ -22,7 +42,13 @@ export function createRunView(host, app) {
     shown = run;
     put(parts.head, headOf(run));
     put(parts.figures, figuresOf(run));
-    put(parts.more, fieldsOf("configuration", { text: run.config }), fieldsOf("header", run.header), fieldsOf("service", run.service), Object.keys(run.facts).length ? fieldsOf("file", run.facts) : null);
+    put(
+      parts.more,
+      fieldsOf("configuration", { text: run.config }),
+      fieldsOf("header", run.header),
+      fieldsOf("service", run.service),
+      Object.keys(run.facts).length ? fieldsOf("file", run.facts) : null,
+    );
     table.show(run);
   }
   return { show, run: () => shown, update: () => shown && table.show(shown), focus: search.focus, search: search.run };
@@ -32,8 +58,19 @@ function headOf(run) {
   const told = [...run.faults, ...run.gaps];
   return [
     element("h1", {}, spelt(run.name)),
-    element("p", { class: "muted" }, spelt(run.title), run.is_growing ? element("span", { class: "badge live" }, "grows") : null),
-    told.length ? element("ul", { class: "fault" }, told.map((words) => element("li", {}, spelt(words)))) : null,
+    element(
+      "p",
+      { class: "muted" },
+      spelt(run.title),
+      run.is_growing ? element("span", { class: "badge live" }, "grows") : null,
+    ),
+    told.length
+      ? element(
+          "ul",
+          { class: "fault" },
+          told.map((words) => element("li", {}, spelt(words))),
+        )
+      : null,
   ];
 }
 
@@ -50,19 +87,39 @@ function figuresOf(run) {
       ["leaves", figures.leaves],
       ["dollars", figures.dollars],
     ]),
-    histogram("Rewards of leaves", figures.rewards.counts.map((count, place) => ({ low: figures.rewards.edges[place], high: figures.rewards.edges[place + 1], count }))),
-    line("Solved within so many tokens", curve(figures.solved_over_tokens), { xName: "sampled tokens of a tree", asPercent: true }),
+    histogram(
+      "Rewards of leaves",
+      figures.rewards.counts.map((count, place) => ({
+        low: figures.rewards.edges[place],
+        high: figures.rewards.edges[place + 1],
+        count,
+      })),
+    ),
+    line("Solved within so many tokens", curve(figures.solved_over_tokens), {
+      xName: "sampled tokens of a tree",
+      asPercent: true,
+    }),
     bars("Problems", Object.entries(groups)),
     bars("How paths ended", Object.entries(figures.stops)),
     facts("Tokens", [
-      ["sampled", tokens.sampled], ["on winning paths", tokens.winning], ["elsewhere", tokens.elsewhere],
-      ["chains would sample", tokens.flat], ["context computed", tokens.uncached], ["context from the cache", tokens.cached],
+      ["sampled", tokens.sampled],
+      ["on winning paths", tokens.winning],
+      ["elsewhere", tokens.elsewhere],
+      ["chains would sample", tokens.flat],
+      ["context computed", tokens.uncached],
+      ["context from the cache", tokens.cached],
       ["cache share", percent(tokens.cache_share)],
     ]),
     toolsCard(figures.tools),
     Object.keys(figures.faults).length ? bars("Faults", Object.entries(figures.faults)) : null,
     budgetCard(figures.budget),
-    run.timeline.length ? line("Commands in flight", run.timeline.map((point) => ({ x: point.time, y: point.active_branches })), { xName: "seconds" }) : null,
+    run.timeline.length
+      ? line(
+          "Commands in flight",
+          run.timeline.map((point) => ({ x: point.time, y: point.active_branches })),
+          { xName: "seconds" },
+        )
+      : null,
   ];
 }
 
@@ -74,18 +131,43 @@ function toolsCard(tools) {
     element(
       "table",
       {},
-      element("thead", {}, element("tr", {}, ["tool", "calls", "failed", "mean", "longest"].map((name) => element("th", { scope: "col" }, name)))),
-      element("tbody", {}, names.map((name) => {
-        const tool = tools[name];
-        const failed = Object.entries(tool.failed ?? {}).map(([status, count]) => `${status} ${count}`).join(", ");
-        return element("tr", {}, [name || "no tool named", tool.calls, failed || "none", seconds(tool.mean_s), seconds(tool.max_s)].map((value) => element("td", {}, spelt(figure(value)))));
-      })),
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          ["tool", "calls", "failed", "mean", "longest"].map((name) => element("th", { scope: "col" }, name)),
+        ),
+      ),
+      element(
+        "tbody",
+        {},
+        names.map((name) => {
+          const tool = tools[name];
+          const failed = Object.entries(tool.failed ?? {})
+            .map(([status, count]) => `${status} ${count}`)
+            .join(", ");
+          return element(
+            "tr",
+            {},
+            [name || "no tool named", tool.calls, failed || "none", seconds(tool.mean_s), seconds(tool.max_s)].map(
+              (value) => element("td", {}, spelt(figure(value))),
+            ),
+          );
+        }),
+      ),
     ),
   );
 }
 
 function curve(points) {
-  return points.tokens.map((tokens, place) => ({ x: tokens, y: points.share[place], low: points.low[place], high: points.high[place] }));
+  return points.tokens.map((tokens, place) => ({
+    x: tokens,
+    y: points.share[place],
+    low: points.low[place],
+    high: points.high[place],
+  }));
 }
 
 function budgetCard({ run, tree }) {
@@ -104,12 +186,28 @@ function createTable(host, app) {
   let rows = [];
   let names = [];
   const told = element("span", { class: "muted", role: "status" });
-  const filter = element("input", { type: "search", class: "filter", placeholder: 'reward<0.3 and tool=="python" and tokens>200', "aria-label": "only trees of which this holds", oninput: () => later(() => app.go({ filter: filter.value }, { isReplaced: true })) });
+  const filter = element("input", {
+    type: "search",
+    class: "filter",
+    placeholder: 'reward<0.3 and tool=="python" and tokens>200',
+    "aria-label": "only trees of which this holds",
+    oninput: () => later(() => app.go({ filter: filter.value }, { isReplaced: true })),
+  });
   const head = element("tr", {});
   const body = element("tbody", {});
   const above = element("tr", { "aria-hidden": "true" }, element("td", {}));
   const below = element("tr", { "aria-hidden": "true" }, element("td", {}));
-  const scroller = element("div", { class: "scroller", tabindex: 0, role: "region", "aria-label": "trees of the run", onscroll: () => requestAnimationFrame(draw) }, element("table", { class: "trees" }, element("thead", {}, head), body));
+  const scroller = element(
+    "div",
+    {
+      class: "scroller",
+      tabindex: 0,
+      role: "region",
+      "aria-label": "trees of the run",
+      onscroll: () => requestAnimationFrame(draw),
+    },
+    element("table", { class: "trees" }, element("thead", {}, head), body),
+  );
   put(host, element("div", { class: "filter-line" }, element("label", {}, "trees where ", filter), told), scroller);
   let timer = 0;
   function later(act) {
@@ -121,8 +219,19 @@ function createTable(host, app) {
     run = next;
     const { state } = app;
     if (document.activeElement !== filter) filter.value = state.filter;
-    names = SHOWN.filter((name) => run.trees[name]?.some((value) => value !== null && value !== 0 && value !== "" && value !== false));
-    put(head, names.map((name) => element("th", { scope: "col", class: run.columns[name] === "number" ? "number" : "", "aria-sort": sortOf(name) }, button(name, () => sortBy(name), { class: "link", "data-focus": name }))));
+    names = SHOWN.filter((name) =>
+      run.trees[name]?.some((value) => value !== null && value !== 0 && value !== "" && value !== false),
+    );
+    put(
+      head,
+      names.map((name) =>
+        element(
+          "th",
+          { scope: "col", class: run.columns[name] === "number" ? "number" : "", "aria-sort": sortOf(name) },
+          button(name, () => sortBy(name), { class: "link", "data-focus": name }),
+        ),
+      ),
+    );
     rows = run.trees.tree.map((_, place) => place);
     let fault = "";
     try {
@@ -134,7 +243,12 @@ function createTable(host, app) {
       fault = error.message;
     }
     sortRows();
-    put(told, fault ? element("span", { class: "fault" }, spelt(fault)) : `${figure(rows.length)} of ${figure(run.trees.tree.length)} trees`);
+    put(
+      told,
+      fault
+        ? element("span", { class: "fault" }, spelt(fault))
+        : `${figure(rows.length)} of ${figure(run.trees.tree.length)} trees`,
+    );
     draw();
   }
   function sortOf(name) {
@@ -149,7 +263,9 @@ function createTable(host, app) {
     if (!values) return;
     const sign = app.state.sort.startsWith("-") ? -1 : 1;
     const known = rows.filter((place) => values[place] !== null);
-    known.sort((one, other) => sign * (values[one] < values[other] ? -1 : values[one] > values[other] ? 1 : 0) || one - other);
+    known.sort(
+      (one, other) => sign * (values[one] < values[other] ? -1 : values[one] > values[other] ? 1 : 0) || one - other,
+    );
     rows = [...known, ...rows.filter((place) => values[place] === null)];
   }
   /** Draw the rows that can be seen; the others are two empty rows of their height. */
@@ -166,7 +282,9 @@ function createTable(host, app) {
     return element(
       "tr",
       { class: "tree-row", tabindex: 0, onclick: open, onkeydown: (event) => event.key === "Enter" && open() },
-      names.map((name) => element("td", { class: run.columns[name] === "number" ? "number" : "" }, cell(run.trees[name][place]))),
+      names.map((name) =>
+        element("td", { class: run.columns[name] === "number" ? "number" : "" }, cell(run.trees[name][place])),
+      ),
     );
   }
   return { show };
@@ -184,10 +302,21 @@ const MOST_HITS = 300;
 
 function createSearch(host, app) {
   let running = null;
-  const field = element("input", { type: "search", placeholder: "search all texts, or /regular expression/", "aria-label": "search the texts of all nodes", onkeydown: (event) => event.key === "Enter" && app.go({ query: field.value }) });
+  const field = element("input", {
+    type: "search",
+    placeholder: "search all texts, or /regular expression/",
+    "aria-label": "search the texts of all nodes",
+    onkeydown: (event) => event.key === "Enter" && app.go({ query: field.value }),
+  });
   const told = element("span", { class: "muted", role: "status" });
   const list = element("ol", { class: "hits" });
-  put(host, element("label", {}, "search ", field), button("search", () => app.go({ query: field.value })), told, list);
+  put(
+    host,
+    element("label", {}, "search ", field),
+    button("search", () => app.go({ query: field.value })),
+    told,
+    list,
+  );
 
   /** Search for the text of the state. Resolves when all hits are found. */
   async function run() {
@@ -202,10 +331,24 @@ function createSearch(host, app) {
     const hits = [];
     told.textContent = "searching …";
     try {
-      const note = await app.source.search(state.run, state.query, (hit) => {
-        hits.push(hit);
-        if (hits.length <= MOST_HITS) list.append(element("li", {}, button(`tree ${hit.tree}, node ${hit.node}`, () => app.openTree(hit.tree, hit.node), { class: "link" }), " ", spelt(oneLine(hit.excerpt, 140))));
-      }, running.signal);
+      const note = await app.source.search(
+        state.run,
+        state.query,
+        (hit) => {
+          hits.push(hit);
+          if (hits.length <= MOST_HITS)
+            list.append(
+              element(
+                "li",
+                {},
+                button(`tree ${hit.tree}, node ${hit.node}`, () => app.openTree(hit.tree, hit.node), { class: "link" }),
+                " ",
+                spelt(oneLine(hit.excerpt, 140)),
+              ),
+            );
+        },
+        running.signal,
+      );
       app.setHits(hits);
       told.textContent = `${figure(hits.length)} nodes found${hits.length > MOST_HITS ? `; the first ${MOST_HITS} are listed` : ""}${note ? `; ${note}` : ""}; n and N step through them`;
     } catch (error) {

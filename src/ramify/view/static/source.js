@@ -11,7 +11,10 @@
 /** @returns {Source} */
 export function openSource() {
   const blocks = new Map(
-    [...document.querySelectorAll("script[data-document]")].map((block) => [block.getAttribute("data-document"), block]),
+    [...document.querySelectorAll("script[data-document]")].map((block) => [
+      block.getAttribute("data-document"),
+      block,
+    ]),
   );
   return blocks.size ? fileSource(blocks) : serverSource();
 }
@@ -20,15 +23,17 @@ function fileSource(blocks) {
   async function get(name) {
     const block = blocks.get(name);
     if (!block) throw new Error(`this file holds no document ${name}`);
-    const bytes = Uint8Array.from(atob(block.textContent.trim()), (character) => character.charCodeAt(0));
-    const unpacked = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return new Response(unpacked).json();
+    const unpacked = new Blob([bufferOf(block.textContent.trim())])
+      .stream()
+      .pipeThrough(new DecompressionStream("gzip"));
+    return whole(await new Response(unpacked).json());
   }
   async function search(run, text, onHit, signal) {
     const matches = matcher(text);
     const trees = [...blocks.keys()].filter((name) => name.match(`^run/${run}/tree/\\d+$`));
+    const faults = [];
     for (const name of trees) {
-      const tree = await get(name);
+      const tree = await get(name).catch((error) => faults.push(error.message) && { chunks: [] });
       for (let chunk = 0; chunk < tree.chunks.length; chunk += 1) {
         if (signal.aborted) return "";
         if (!blocks.has(`${name}/tokens/${chunk}`)) continue;
@@ -39,7 +44,7 @@ function fileSource(blocks) {
         });
       }
     }
-    return "";
+    return faults.length ? `${faults.length} trees were not searched: ${faults[0]}` : "";
   }
   return { isLive: false, get, search, follow() {} };
 }
@@ -48,8 +53,7 @@ function serverSource() {
   const root = new URL("documents/", location.href);
   async function get(name) {
     const answer = await fetch(new URL(name, root));
-    if (!answer.ok) throw new Error((await answer.json()).error ?? answer.statusText);
-    return answer.json();
+    return whole(await answer.json());
   }
   async function search(run, text, onHit, signal) {
     const answer = await fetch(new URL(`../search?run=${run}&text=${encodeURIComponent(text)}`, root), { signal });
@@ -65,6 +69,12 @@ function serverSource() {
     events.onerror = () => onState(false);
   }
   return { isLive: true, get, search, follow };
+}
+
+/** A document that could be made; another one says only why it could not. */
+function whole(found) {
+  if (found.error !== undefined) throw new Error(found.error);
+  return found;
 }
 
 /** A function that says where a text fits: an excerpt, or null. `/…/` is a regular expression, all else plain words. */
@@ -102,24 +112,34 @@ export function floatsOf(packed) {
 }
 
 function bufferOf(packed) {
-  return Uint8Array.from(atob(packed), (character) => character.charCodeAt(0)).buffer;
+  const characters = atob(packed);
+  const bytes = new Uint8Array(characters.length);
+  for (let place = 0; place < bytes.length; place += 1) bytes[place] = characters.charCodeAt(place);
+  return bytes.buffer;
 }
 
 function bytesOfHex(hex) {
   return Uint8Array.from(hex.match(/../g) ?? [], (pair) => parseInt(pair, 16));
 }
 
-/** The text of ids. Characters may be spread over several tokens. */
+/** The text of ids. Characters may be spread over several tokens. All bytes are decoded at once: texts may be long. */
 export function textOf(ids, vocabulary) {
-  const decoder = new TextDecoder();
-  let text = "";
-  for (const id of ids) text += decoder.decode(vocabulary.get(id), { stream: true });
-  return text + decoder.decode();
+  let size = 0;
+  for (const id of ids) size += vocabulary.get(id).length;
+  const bytes = new Uint8Array(size);
+  let end = 0;
+  for (const id of ids) for (const byte of vocabulary.get(id)) bytes[end++] = byte;
+  return exactDecoder().decode(bytes);
+}
+
+/** A byte order mark is a character like any other. */
+function exactDecoder() {
+  return new TextDecoder("utf-8", { ignoreBOM: true });
 }
 
 /** The text of each id. A character that several tokens spell stands at the last of them. */
 export function tokensOf(ids, vocabulary) {
-  const decoder = new TextDecoder();
+  const decoder = exactDecoder();
   const texts = Array.from(ids, (id) => decoder.decode(vocabulary.get(id), { stream: true }));
   const rest = decoder.decode();
   if (rest && texts.length) texts[texts.length - 1] += rest;

@@ -1,10 +1,32 @@
 // State: what the page shows, kept in the fragment of its address, so that every view has a link.
 
 const NUMBERS = { r: "run", t: "tree", n: "node", k: "time", p: "token" };
-const TEXTS = { c: "colour", w: "width", d: "drawing", b: "tab", f: "filter", s: "sort", q: "query", o: "other", v: "page" };
+const TEXTS = {
+  c: "colour",
+  w: "width",
+  d: "drawing",
+  b: "tab",
+  f: "filter",
+  s: "sort",
+  q: "query",
+  o: "other",
+  v: "page",
+};
 export const DEFAULTS = {
-  page: "run", run: 0, tree: null, node: 0, time: null, token: null, colour: "reward", width: "leaves",
-  drawing: "icicle", tab: "path", filter: "", sort: "", query: "", other: "",
+  page: "run",
+  run: 0,
+  tree: null,
+  node: 0,
+  time: null,
+  token: null,
+  colour: "reward",
+  width: "leaves",
+  drawing: "icicle",
+  tab: "path",
+  filter: "",
+  sort: "",
+  query: "",
+  other: "",
 };
 
 /** The state that a fragment names. What it does not name, or names wrongly, has its default. */

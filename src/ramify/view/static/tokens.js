@@ -13,7 +13,8 @@ const TURNED = new Set(["logprob"]);
  * One segment ready to be shown.
  * @typedef {object} ShownSegment
  * @property {object} stored the segment as it stands on disk
- * @property {number} node @property {Int32Array} ids @property {string[]} texts
+ * @property {number} node @property {Int32Array} ids @property {string} text @property {number} [start] place on the path
+ * @property {Map<number, Uint8Array>} words spelling of each id
  * @property {Record<string, ArrayLike<number> | number | null>} values per token, or one for all tokens
  */
 
@@ -21,7 +22,10 @@ const TURNED = new Set(["logprob"]);
 export function shownSegment(stored, node, vocabulary, ofNode) {
   const words = spellings(vocabulary);
   const ids = idsOf(stored);
-  const values = stored.origin === "sampled" ? { logprob: floatsOf(stored.logprobs), version: stored.version ?? null, ...ofNode } : {};
+  const values =
+    stored.origin === "sampled"
+      ? { logprob: floatsOf(stored.logprobs), version: stored.version ?? null, ...ofNode }
+      : {};
   for (const [name, packed] of Object.entries(stored.measures ?? {})) values[name] = floatsOf(packed);
   return { stored, node, ids, words, values, text: textOf(ids, words) };
 }
@@ -30,7 +34,8 @@ export function shownSegment(stored, node, vocabulary, ofNode) {
 export function valueNames(segments) {
   const names = new Set();
   for (const segment of segments) {
-    for (const [name, values] of Object.entries(segment.values)) if (values !== null && values !== undefined) names.add(name);
+    for (const [name, values] of Object.entries(segment.values))
+      if (values !== null && values !== undefined) names.add(name);
   }
   return [...names];
 }
@@ -50,7 +55,9 @@ export function rangeOf(segments, name) {
   }
   if (low > high) return null;
   const most = Math.max(Math.abs(low), Math.abs(high));
-  return SIGNED.has(name) ? { low: -most, high: most, isSigned: true } : { low, high, isSigned: false, isTurned: TURNED.has(name) };
+  return SIGNED.has(name)
+    ? { low: -most, high: most, isSigned: true }
+    : { low, high, isSigned: false, isTurned: TURNED.has(name) };
 }
 
 /** The elements of a segment: plain text without a value to colour by, otherwise one element for each token. */
@@ -62,7 +69,8 @@ export function tokenElements(segment, name, range, app) {
   const host = element("span", { class: "tokens" });
   const show = (from) => {
     const until = Math.min(texts.length, from + MOST_TOKENS);
-    for (let place = from; place < until; place += 1) host.append(tokenElement(segment, place, texts[place], values, name, range, app));
+    for (let place = from; place < until; place += 1)
+      host.append(tokenElement(segment, place, texts[place], values, name, range, app));
     if (until < texts.length) {
       const more = button(`show ${(texts.length - until).toLocaleString("en")} more tokens`, () => {
         more.remove();
@@ -77,7 +85,8 @@ export function tokenElements(segment, name, range, app) {
 
 const MOST_CHARACTERS = 20_000;
 
-function textElements(text) {
+/** The text as nodes; of a long one the beginning, until the reader asks for the rest. */
+export function textElements(text) {
   if (text.length <= MOST_CHARACTERS) return spelt(text);
   const host = element("span", {}, spelt(text.slice(0, MOST_CHARACTERS)));
   const more = button(`show ${(text.length - MOST_CHARACTERS).toLocaleString("en")} more characters`, () => {
@@ -89,13 +98,19 @@ function textElements(text) {
 
 function tokenElement(segment, place, text, values, name, range, app) {
   const value = values === null || values === undefined ? null : typeof values === "number" ? values : values[place];
+  const number = segment.start + place;
+  const marks = [
+    text === "" ? " empty" : "",
+    name === "weight" && value === 0 ? " untrained" : "",
+    number === app.state.token ? " pointed" : "",
+  ];
   const made = element(
     "span",
     {
-      class: `token${text === "" ? " empty" : ""}${name === "weight" && value === 0 ? " untrained" : ""}`,
+      class: `token${marks.join("")}`,
       onpointerenter: (event) => app.hint(event.currentTarget, () => tokenFacts(segment, place, text)),
       onpointerleave: () => app.hint(null),
-      onclick: () => app.hint(made, () => tokenFacts(segment, place, text)),
+      onclick: () => app.point(made, number),
     },
     text === "" ? "·" : spelt(text),
   );
@@ -135,7 +150,7 @@ function tokenFacts(segment, place, text) {
   const facts = {
     id: segment.ids[place],
     text: JSON.stringify(text),
-    place: `${place} of ${segment.ids.length} in its segment`,
+    place: `${segment.start + place} on the path, ${place} of ${segment.ids.length} in its segment`,
     node: segment.node,
   };
   for (const [name, values] of Object.entries(segment.values)) {

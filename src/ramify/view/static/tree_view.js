@@ -14,8 +14,12 @@ import { showWhy } from "./why_view.js";
 
 const DRAWINGS = { icicle: createIcicle, graph: createGraph, outline: createOutline };
 const TABS = {
-  path: ["path", showPath], why: ["why this node", showWhy], leaves: ["leaves", showLeaves],
-  rows: ["training", showRows], spent: ["spent", showSpending], fields: ["all fields", showFields],
+  path: ["path", showPath],
+  why: ["why this node", showWhy],
+  leaves: ["leaves", showLeaves],
+  rows: ["training", showRows],
+  spent: ["spent", showSpending],
+  fields: ["all fields", showFields],
 };
 const PLAY_MS = 120;
 
@@ -41,14 +45,27 @@ export function createTreeView(host, app) {
   let drawn = "";
   let told = "";
   let turn = 0;
-  const player = createPlayer(app, () => tree.document.events.length - 1, () => update());
+  const player = createPlayer(
+    app,
+    () => tree.document.events.length - 1,
+    () => update(),
+  );
   const stage = element("div", { class: "stage" });
   const panel = element("div", { class: "panel-body", role: "tabpanel", tabindex: 0 });
   const head = createHead(app);
-  const tools = createTools(app, { fit: () => drawing.fit(), toBest: () => app.go({ node: bestPath(tree.model).at(-1) }) });
+  const tools = createTools(app, {
+    fit: () => drawing.fit(),
+    toBest: () => app.go({ node: bestPath(tree.model).at(-1) }),
+  });
   const tabs = createTabs(app);
   const slider = createSlider(app, player);
-  const column = element("section", { class: "drawing-column", "aria-label": "drawing of the tree" }, tools.host, stage, slider.host);
+  const column = element(
+    "section",
+    { class: "drawing-column", "aria-label": "drawing of the tree" },
+    tools.host,
+    stage,
+    slider.host,
+  );
   const side = element("aside", { class: "panel", "aria-label": "about the selected node" }, tabs.host, panel);
   put(host, element("div", { class: "tree-page" }, head.host, element("div", { class: "tree-columns" }, column, side)));
 
@@ -56,7 +73,16 @@ export function createTreeView(host, app) {
     const { state } = app;
     const pending = new Set(tree.document.pending.map((command) => command.node).filter((node) => node >= 0));
     const isDark = document.documentElement.dataset.theme === "dark";
-    return { selected: state.node, colour: state.colour, width: state.width, time: state.time, marked: app.marked(), pending, best: true, isDark };
+    return {
+      selected: state.node,
+      colour: state.colour,
+      width: state.width,
+      time: state.time,
+      marked: app.marked(),
+      pending,
+      best: true,
+      isDark,
+    };
   }
 
   function show(next) {
@@ -99,7 +125,10 @@ export function createTreeView(host, app) {
     if (mine !== turn) return;
     put(panel, sheet);
     const now = `${tab} ${tree.document.tree} ${node}`;
-    if (now !== told) panel.querySelector(".step.selected")?.scrollIntoView({ block: "nearest" });
+    if (now !== told)
+      (panel.querySelector(".token.pointed") ?? panel.querySelector(".step.selected"))?.scrollIntoView({
+        block: "nearest",
+      });
     told = now;
   }
 
@@ -109,7 +138,8 @@ export function createTreeView(host, app) {
   }
 
   return {
-    show, update,
+    show,
+    update,
     tree: () => tree,
     drawing: () => drawing,
     togglePlay: player.toggle,
@@ -136,8 +166,15 @@ function nodeFacts(known, node) {
 // -- parts, which are made once and updated, so that nobody loses the focus or a slider that is being drawn -----------
 
 function createHead(app) {
-  const parts = { title: element("h1", {}), facts: element("p", { class: "muted" }), caveats: element("p", { class: "fault" }), others: element("span", {}) };
-  const compare = button("compare with …", () => app.startCompare(), { title: "remember this node, then select another (x)" });
+  const parts = {
+    title: element("h1", {}),
+    facts: element("p", { class: "muted" }),
+    caveats: element("p", { class: "fault" }),
+    others: element("span", {}),
+  };
+  const compare = button("compare with …", () => app.startCompare(), {
+    title: "remember this node, then select another (x)",
+  });
   const host = element("div", { class: "tree-head" }, parts.title, parts.facts, parts.caveats, compare, parts.others);
   function update({ document: known }) {
     put(parts.title, spelt(oneLine(known.question, 300)));
@@ -154,8 +191,11 @@ function treeFacts(known) {
   const rewards = known.nodes.reward.filter((reward, node) => reward !== null && known.nodes.is_leaf[node]);
   const end = known.is_open ? "grows" : known.reason === "done" ? "" : `ended: ${known.reason}`;
   return [
-    `${figure(known.nodes.parent.length)} nodes`, `${figure(known.num_leaves)} leaves`, `${figure(spent)} tokens sampled`,
-    `best reward ${figure(rewards.length ? rewards.reduce((one, other) => Math.max(one, other)) : null)}`, end,
+    `${figure(known.nodes.parent.length)} nodes`,
+    `${figure(known.num_leaves)} leaves`,
+    `${figure(spent)} tokens sampled`,
+    `best reward ${figure(rewards.length ? rewards.reduce((one, other) => Math.max(one, other)) : null)}`,
+    end,
   ].filter(Boolean);
 }
 
@@ -164,15 +204,35 @@ async function showOthers(host, known, app) {
   const { trees } = await app.run(app.state.run);
   const places = trees.question.flatMap((question, place) => (question === known.question ? [place] : []));
   if (places.length < 2) return put(host);
-  const named = (place) => (trees.rollout[place] === null ? `tree ${trees.tree[place]}` : `step ${trees.rollout[place]}`);
-  const options = places.map((place) => element("option", { value: trees.tree[place], ".selected": trees.tree[place] === known.tree }, `${named(place)}, best ${figure(trees.best[place])}`));
-  const choice = element("select", { "data-focus": "others", onchange: (event) => app.openTree(Number(event.target.value)) }, options);
+  const named = (place) =>
+    trees.rollout[place] === null ? `tree ${trees.tree[place]}` : `step ${trees.rollout[place]}`;
+  const options = places.map((place) =>
+    element(
+      "option",
+      { value: trees.tree[place], ".selected": trees.tree[place] === known.tree },
+      `${named(place)}, best ${figure(trees.best[place])}`,
+    ),
+  );
+  const choice = element(
+    "select",
+    { "data-focus": "others", onchange: (event) => app.openTree(Number(event.target.value)) },
+    options,
+  );
   return put(host, element("label", {}, "this problem at ", choice));
 }
 
 function createTools(app, { fit, toBest }) {
-  const choice = (name, values) => element("select", { onchange: (event) => app.go({ [name]: event.target.value }) }, values.map((value) => element("option", { value }, value)));
-  const choices = { drawing: choice("drawing", Object.keys(DRAWINGS)), colour: choice("colour", Object.keys(COLOURS)), width: choice("width", ["leaves", "tokens", "visits"]) };
+  const choice = (name, values) =>
+    element(
+      "select",
+      { onchange: (event) => app.go({ [name]: event.target.value }) },
+      values.map((value) => element("option", { value }, value)),
+    );
+  const choices = {
+    drawing: choice("drawing", Object.keys(DRAWINGS)),
+    colour: choice("colour", Object.keys(COLOURS)),
+    width: choice("width", ["leaves", "tokens", "visits"]),
+  };
   const legend = element("span", { class: "legend", "aria-label": "colours" });
   const host = element(
     "div",
@@ -197,8 +257,15 @@ function legendEntry({ colour, label, pattern }) {
 }
 
 function createTabs(app) {
-  const buttons = Object.entries(TABS).map(([key, [label]]) => [key, button(label, () => app.go({ tab: key }), { role: "tab" })]);
-  const host = element("div", { class: "tabs", role: "tablist" }, buttons.map(([, tab]) => tab));
+  const buttons = Object.entries(TABS).map(([key, [label]]) => [
+    key,
+    button(label, () => app.go({ tab: key }), { role: "tab" }),
+  ]);
+  const host = element(
+    "div",
+    { class: "tabs", role: "tablist" },
+    buttons.map(([, tab]) => tab),
+  );
   function update() {
     for (const [key, tab] of buttons) tab.setAttribute("aria-selected", String(app.state.tab === key));
   }
@@ -208,7 +275,13 @@ function createTabs(app) {
 function createSlider(app, player) {
   const play = button("play", player.toggle, { "aria-label": "replay the search" });
   const label = element("span", { class: "muted event" });
-  const input = element("input", { type: "range", min: 0, "aria-label": "event of the search", oninput: () => app.go({ time: Number(input.value) >= Number(input.max) ? null : Number(input.value) }, { isReplaced: true }) });
+  const input = element("input", {
+    type: "range",
+    min: 0,
+    "aria-label": "event of the search",
+    oninput: () =>
+      app.go({ time: Number(input.value) >= Number(input.max) ? null : Number(input.value) }, { isReplaced: true }),
+  });
   const host = element("div", { class: "slider" }, play, input, label);
   function update({ document: { events } }) {
     host.hidden = events.length === 0;
@@ -250,7 +323,11 @@ function createPlayer(app, lastEvent, onTurn) {
 /** An event in a few words. */
 export function eventWords(event) {
   if (!event) return "";
-  if (event.told !== undefined) return `command ${event.told} ${event.ending}${event.nodes.length ? `, nodes ${event.nodes.join(" ")}` : ""}`.slice(0, 120);
+  if (event.told !== undefined)
+    return `command ${event.told} ${event.ending}${event.nodes.length ? `, nodes ${event.nodes.join(" ")}` : ""}`.slice(
+      0,
+      120,
+    );
   const words = event.commands.map((command) => `${command.command} ${(command.nodes ?? [command.node]).join(" ")}`);
   return `asked: ${words.slice(0, 4).join(", ")}${words.length > 4 ? ` and ${words.length - 4} more` : ""}`;
 }

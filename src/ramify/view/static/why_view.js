@@ -12,9 +12,19 @@ export function showWhy(host, tree, node, app) {
   return put(
     host,
     forkElement(known, node, app),
-    decisions.length ? null : element("p", { class: "muted" }, node === 0 ? "The root is the problem; nobody chose it." : "No command names this node."),
+    decisions.length
+      ? null
+      : element(
+          "p",
+          { class: "muted" },
+          node === 0 ? "The root is the problem; nobody chose it." : "No command names this node.",
+        ),
     decisions.map((decision) => decisionElement(tree, decision, app)),
-    element("p", { class: "muted" }, `children: ${childrenOf(model, node).length}; events of the tree: ${known.events.length}`),
+    element(
+      "p",
+      { class: "muted" },
+      `children: ${childrenOf(model, node).length}; events of the tree: ${known.events.length}`,
+    ),
   );
 }
 
@@ -23,10 +33,18 @@ export function decisionsAbout(known, node) {
   const commands = commandsOf(known);
   const found = [];
   known.events.forEach((event, number) => {
-    if (event.told !== undefined && event.nodes.includes(node)) found.push({ what: "grew it", ...commands.get(event.told), told: number });
+    if (event.told !== undefined && event.nodes.includes(node))
+      found.push({ what: "grew it", ...commands.get(event.told), told: number });
     for (const [place, command] of (event.commands ?? []).entries()) {
-      const names = command.command === "judge" ? command.nodes.includes(node) : command.command === "close" && command.node === node;
-      if (names) found.push({ what: command.command === "judge" ? "judged it" : "ended it", ...commands.get(event.asked + place) });
+      const names =
+        command.command === "judge"
+          ? command.nodes.includes(node)
+          : command.command === "close" && command.node === node;
+      if (names)
+        found.push({
+          what: command.command === "judge" ? "judged it" : "ended it",
+          ...commands.get(event.asked + place),
+        });
     }
   });
   return found;
@@ -39,8 +57,16 @@ function commandsOf(known) {
     (event.commands ?? []).forEach((command, place) => {
       const siblings = event.commands;
       // The first of several siblings carries the candidates of all.
-      const from = siblings.slice(0, place + 1).reverse().find((each) => each.why?.length && each.node === command.node);
-      commands.set(event.asked + place, { id: event.asked + place, command, asked: number, why: command.why ?? from?.why ?? [] });
+      const from = siblings
+        .slice(0, place + 1)
+        .reverse()
+        .find((each) => each.why?.length && each.node === command.node);
+      commands.set(event.asked + place, {
+        id: event.asked + place,
+        command,
+        asked: number,
+        why: command.why ?? from?.why ?? [],
+      });
     });
     if (event.told !== undefined) Object.assign(commands.get(event.told) ?? {}, { outcome: event });
   });
@@ -50,22 +76,34 @@ function commandsOf(known) {
 function decisionElement(tree, decision, app) {
   const { document: known } = tree;
   const { command, outcome } = decision;
-  const details = Object.entries(command).filter(([name, value]) => !["command", "why", "fork"].includes(name) && value !== null);
+  const details = Object.entries(command).filter(
+    ([name, value]) => !["command", "why", "fork"].includes(name) && value !== null,
+  );
   return element(
     "section",
     { class: "decision" },
     element("h3", {}, `command ${decision.id} ${decision.what}`),
-    element("p", {}, `${command.command} `, spelt(details.map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", "))),
-    outcome ? element("p", {}, `outcome: ${outcome.ending}${outcome.reason ? `, ${outcome.reason}` : ""}`) : element("p", {}, "in flight"),
+    element(
+      "p",
+      {},
+      `${command.command} `,
+      spelt(details.map(([name, value]) => `${name} ${JSON.stringify(value)}`).join(", ")),
+    ),
+    outcome
+      ? element("p", {}, `outcome: ${outcome.ending}${outcome.reason ? `, ${outcome.reason}` : ""}`)
+      : element("p", {}, "in flight"),
     element("p", { class: "muted" }, budgetThen(known, decision.asked)),
     optionsTable(tree, decision, app),
-    button(`show the tree before this decision (event ${decision.asked})`, () => app.go({ time: Math.max(0, decision.asked - 1) })),
+    button(`show the tree before this decision (event ${decision.asked})`, () =>
+      app.go({ time: Math.max(0, decision.asked - 1) }),
+    ),
   );
 }
 
 /** The candidates of a decision, the best first, term by term. */
 function optionsTable(tree, decision, app) {
-  if (!decision.why.length) return element("p", { class: "muted" }, "The strategy weighed no candidates here: its rule alone decides.");
+  if (!decision.why.length)
+    return element("p", { class: "muted" }, "The strategy weighed no candidates here: its rule alone decides.");
   const terms = [...new Set(decision.why.flatMap((option) => (option.terms ?? []).map(([name]) => name)))];
   const chosen = decision.command.node ?? decision.command.nodes?.[0];
   const options = [...decision.why].sort((one, other) => other.score - one.score);
@@ -73,7 +111,15 @@ function optionsTable(tree, decision, app) {
     "table",
     { class: "options" },
     element("caption", {}, "candidates, with their scores then"),
-    element("thead", {}, element("tr", {}, ["node", "score", ...terms].map((name) => element("th", { scope: "col" }, spelt(name))))),
+    element(
+      "thead",
+      {},
+      element(
+        "tr",
+        {},
+        ["node", "score", ...terms].map((name) => element("th", { scope: "col" }, spelt(name))),
+      ),
+    ),
     element(
       "tbody",
       {},
@@ -81,7 +127,13 @@ function optionsTable(tree, decision, app) {
         element(
           "tr",
           { class: option.node === chosen ? "chosen" : "" },
-          element("td", {}, button(`${option.node}${option.node === chosen ? " chosen" : ""}`, () => app.go({ node: option.node }), { class: "link" })),
+          element(
+            "td",
+            {},
+            button(`${option.node}${option.node === chosen ? " chosen" : ""}`, () => app.go({ node: option.node }), {
+              class: "link",
+            }),
+          ),
           element("td", { title: String(option.score) }, figure(option.score)),
           terms.map((name) => {
             const term = (option.terms ?? []).find(([each]) => each === name);
@@ -118,7 +170,18 @@ function forkElement(known, node, app) {
   return element(
     "section",
     { class: "decision" },
-    element("h3", {}, `decision ${fork.decision_id} planned it, at `, button(`node ${fork.node}`, () => app.go({ node: fork.node }), { class: "link" })),
-    element("dl", {}, Object.entries(facts).filter(([, value]) => value !== null).map(([name, value]) => [element("dt", {}, name), element("dd", {}, spelt(figure(value)))])),
+    element(
+      "h3",
+      {},
+      `decision ${fork.decision_id} planned it, at `,
+      button(`node ${fork.node}`, () => app.go({ node: fork.node }), { class: "link" }),
+    ),
+    element(
+      "dl",
+      {},
+      Object.entries(facts)
+        .filter(([, value]) => value !== null)
+        .map(([name, value]) => [element("dt", {}, name), element("dd", {}, spelt(figure(value)))]),
+    ),
   );
 }
