@@ -17,7 +17,11 @@ import pytest
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "SECURITY.md"
 BEGIN, END = "<!-- promises: python -m tests.promises -->\n", "<!-- end of promises -->\n"
-SUITES = ("tests/hostile", *(f"tests/sandbox/test_{topic}.py" for topic in ("hostile", "siblings", "seccomp")))
+SUITES = (
+    "tests/hostile",
+    "tests/view/test_server.py",
+    *(f"tests/sandbox/test_{topic}.py" for topic in ("hostile", "siblings", "seccomp")),
+)
 CHOSEN = "(hostile or not slow) and not (hf or ray or engines)"
 
 

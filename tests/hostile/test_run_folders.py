@@ -20,7 +20,9 @@ from ramify.store.store import config_hash
 
 pytestmark = pytest.mark.hostile
 
-LOOKS = ("show", "check", "export")
+READS = ("show", "check", "export")
+"""Commands that end with an error if a run cannot be read."""
+LOOKS = (*READS, "view")
 
 PLANTED = '''
 from pathlib import Path
@@ -91,7 +93,11 @@ def promptly(seconds: float = 20.0) -> Iterator[None]:
 
 
 def looked_at(capsys: pytest.CaptureFixture[str], command: str, run: Path, *more: object) -> Said:
-    extra = ("--to", "jsonl", "--out", run.with_suffix(".rows")) if command == "export" else ()
+    files = {
+        "export": ("--to", "jsonl", "--out", run.with_suffix(".rows")),
+        "view": ("--html", run.with_suffix(".html")),
+    }
+    extra = files.get(command, ())
     with promptly():
         return ramify(capsys, command, run, *extra, *more)
 
@@ -123,7 +129,7 @@ def forged(run: Path, text: str, **fields: object) -> None:
 def test_looking_at_a_run_loads_no_part_that_it_names(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str
 ) -> None:
-    """`show`, `check` and `export` load no plug-in that the run names."""
+    """`show`, `check`, `export` and `view` load no plug-in that the run names."""
     file, mark = planted(tmp_path)
     begun(capsys, tmp_path / "run", SETTINGS[part].format(file))
     again = file.with_name("again.py")
@@ -206,7 +212,7 @@ def test_a_run_file_that_is_no_file_is_refused_by_name(
     begun(capsys, run)
     (run / file).rename((run / file).with_name("elsewhere"))
     kind = make(run / file)
-    for command in (*LOOKS, "resume", "repair"):
+    for command in (*READS, "resume", "repair"):
         if command == "repair" and file == "config.toml":
             continue
         said = looked_at(capsys, command, run)

@@ -417,7 +417,7 @@ def test_what_became_of_the_trees_of_a_service_is_known(tmp_path: Path):
     for handed in run.news.handed:
         assert all(run.news.batches[tree] is handed for tree in handed.trees)
     assert run.news.updated == [record for record in records if isinstance(record, Updated)]
-    assert run.news.num_marked == 1
+    assert [marked.rollout_id for marked in run.news.marked] == [1]
     second = [run.trees[tree].row for tree in run.news.handed[1].trees]
     assert {row.sampled_version for row in second if row is not None} == {1}
 

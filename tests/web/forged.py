@@ -1,13 +1,17 @@
 """Runs that are written record by record: with hostile texts, or at the pace of a test."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.store.growths import CODEC, Live
 
+from ramify.core.command import Grow
+from ramify.core.tree import ROOT, Step
 from ramify.store.layout import parts, records
-from ramify.store.records import GrownRecord, OpenedRecord, RunRecord
+from ramify.store.records import FORMAT, GrownRecord, OpenedRecord, RunRecord, WeightsValue
 from ramify.store.store import FolderStore, header_and_config
 
 HOSTILE = (
@@ -65,3 +69,29 @@ def slices(found: list[RunRecord], number: int) -> Iterator[list[RunRecord]]:
     """The records in `number` slices."""
     size = -(-len(found) // number)
     return (found[i : i + size] for i in range(0, len(found), size))
+
+
+def path_of(number: int, *steps: Step) -> list[RunRecord]:
+    """The records of a finished tree of one path."""
+    live = Live(number)
+    (command,) = live.ask(Grow(ROOT))
+    for step in steps:
+        live.grow(command, step)
+    live.end(command)
+    live.shut()
+    return [*live.records]
+
+
+def written(
+    path: Path, like: Path, *trees: list[RunRecord], codec_sha256: str = CODEC.sha256, format: int = FORMAT
+) -> Path:
+    """A run of these trees that began as `like` did, with a tokenizer of bytes; another SHA-256 names one that nobody
+    has. `like` must be a run of the scripted agent."""
+    header, config = header_and_config(like)
+    weights = (WeightsValue(engine="scripted", codec="bytes", codec_sha256=codec_sha256),)
+    store = FolderStore.create(path, msgspec.structs.replace(header, weights=weights, format=format), config)
+    for each in chain.from_iterable(trees):
+        is_first = isinstance(each, OpenedRecord)
+        store.append(msgspec.structs.replace(each, codec_sha256=codec_sha256) if is_first else each)
+    store.close()
+    return path

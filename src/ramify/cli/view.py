@@ -11,7 +11,7 @@ from ramify.cli.exit_codes import ExitCode
 from ramify.cli.help_text import WHAT, flag_group
 from ramify.cli.options import add_json_flag
 from ramify.cli.terminal import Terminal, visible
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from ramify.view.documents import Documents
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     page.add_argument("--html", type=Path, metavar="FILE", help="write one page to a new file, which opens by itself")
     page.add_argument("--tree", action="append", type=int, metavar="N", help="only this tree; may be repeated")
     page.add_argument("--max-nodes", type=int, metavar="N", help="put trees in until there are so many nodes")
-    page.add_argument("--no-tokens", action="store_true", help="leave out texts and tokens")
+    page.add_argument("--no-tokens", action="store_true", help="leave out tokens; of each step only 80 characters stay")
     add_json_flag(parser)
 
 
@@ -54,6 +54,9 @@ def _refuse_flags(options: argparse.Namespace) -> None:
 def _write(documents: "Documents", options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.view.html_file import write_html
 
+    list(documents.look())
+    if all(run.faults and not run.trees for run in documents.runs):
+        raise StoreError(documents.runs[0].faults[0])
     size = write_html(
         documents,
         options.html,

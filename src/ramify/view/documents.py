@@ -4,13 +4,14 @@
 |---|---|
 | `index` | the runs |
 | `run/0` | figures of a run, and a table of its trees (`run_document`) |
-| `run/0/tree/5` | a tree (`tree_document`) |
+| `run/0/tree/5` | a tree (`tree_document`), or only `error` |
 | `run/0/tree/5/tokens/1` | the segments of some of its nodes (`token_document`) |
 
 A tree is replayed when somebody asks for it. The last few are kept, so that their tokens cost no second replay. Nothing
 of a run is executed. Not for several threads at one time.
 """
 
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from ramify.core.errors import ConfigError
+from ramify.core.errors import ConfigError, StoreError
 from ramify.core.tree import Tree
 from ramify.runner.saved import Saved
 from ramify.store.layout import JOURNAL, LAYOUT
@@ -28,7 +29,7 @@ from ramify.view.followed_run import FollowedRun
 from ramify.view.loose_run import LooseRun, TreeTerms
 from ramify.view.readers import foreign_run
 from ramify.view.run_document import run_document
-from ramify.view.token_document import token_document
+from ramify.view.token_document import chunks, token_document
 from ramify.view.tree_document import tree_document
 
 KEPT: Final = 8
@@ -49,6 +50,8 @@ class _Kept:
 
     replayed: Replayed
     revision: int
+    firsts: list[int]
+    """The first node of each token document."""
 
 
 class Documents:
@@ -84,11 +87,18 @@ class Documents:
             return run_document(self._run(int(found[1])))
         if found := _TREE.fullmatch(name):
             run, tree = int(found[1]), int(found[2])
-            return self.tree(run, tree) if found[3] is None else self.tokens(run, tree, int(found[3]))
+            return self.tree_or_error(run, tree) if found[3] is None else self.tokens(run, tree, int(found[3]))
         raise KeyError(name)
 
+    def tree_or_error(self, run: int, number: int) -> Document:
+        """A tree; of a tree that cannot be replayed, why. Raises `KeyError` if there is none."""
+        try:
+            return self.tree(run, number)
+        except StoreError as error:
+            return {"error": str(error)}
+
     def tree(self, run: int, number: int) -> Document:
-        shown, replayed = self._run(run), self._replayed(run, number)
+        shown, replayed = self._run(run), self._found(run, number).replayed
         terms = self._terms_of(run)
         return tree_document(
             replayed,
@@ -101,20 +111,25 @@ class Documents:
 
     def tokens(self, run: int, number: int, chunk: int) -> Document:
         try:
-            return token_document(self._replayed(run, number).tree, chunk)
+            kept = self._found(run, number)
+            return token_document(kept.replayed.tree, chunk, firsts=kept.firsts)
         except IndexError as error:
             raise KeyError(str(error)) from None
 
     def search(self, run: int, text: str) -> Document:
         """The nodes whose text has `text` in it, whatever its case; `/…/` is a regular expression. Raises
-        `ConfigError` if it is none."""
+        `ConfigError` if it is none. `note` says what was not searched."""
         fits = _pattern(text)
         hits: list[Document] = []
+        faults: list[str] = []
         for number in sorted(self._run(run).trees):
-            hits += _hits(self._replayed(run, number).tree, fits, number)
+            try:
+                hits += _hits(self._found(run, number).replayed.tree, fits, number)
+            except StoreError as error:
+                faults.append(str(error))
             if len(hits) >= MAX_HITS:
                 return {"hits": hits[:MAX_HITS], "note": f"the first {MAX_HITS}, up to tree {number}"}
-        return {"hits": hits, "note": ""}
+        return {"hits": hits, "note": f"{len(faults)} trees were not searched: {faults[0]}" if faults else ""}
 
     def look(self) -> Iterator[tuple[int, set[int]]]:
         """Take in what is new. Yields runs that changed, with the numbers of the trees that did."""
@@ -124,6 +139,11 @@ class Documents:
             if changed or state != self._states.get(number):
                 self._states[number] = state
                 yield number, changed
+
+    @property
+    def has_unfilled(self) -> bool:
+        """Whether `fill` has something left to do."""
+        return any(not run.is_filled for run in self.runs)
 
     def fill(self, budget_s: float) -> list[int]:
         """Compute rows of tables for about `budget_s` seconds. Returns the runs in which something was computed."""
@@ -137,7 +157,8 @@ class Documents:
             raise KeyError(f"run {number}")
         return self.runs[number]
 
-    def _replayed(self, run: int, number: int) -> Replayed:
+    def _found(self, run: int, number: int) -> _Kept:
+        """A tree, replayed if it changed since it was asked for last. Raises `KeyError` and `StoreError`."""
         followed = self._run(run)
         if number not in followed.trees:
             self._noticed.setdefault(run, set()).update(followed.look())
@@ -146,11 +167,12 @@ class Documents:
             raise KeyError(f"run {run} has no tree {number}")
         kept = self._kept.pop((run, number), None)
         if kept is None or kept.revision != tree.revision:
-            kept = _Kept(followed.replayed(number), tree.revision)
+            replayed = followed.replayed(number)
+            kept = _Kept(replayed, tree.revision, chunks(replayed.tree))
         self._kept[run, number] = kept
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        return kept.replayed
+        return kept
 
     def _terms_of(self, run: int) -> TreeTerms:
         """How the trees of a run are read. No plug-in is loaded for it."""
@@ -183,9 +205,8 @@ def runs_in(path: Path) -> list[Path]:
         return [path]
     try:
         inside = sorted(path.iterdir()) if path.is_dir() else []
-        found = [
-            each for each in (*inside, *(e for i in inside if i.is_dir() for e in sorted(i.iterdir()))) if is_run(each)
-        ]
+        deeper = [each for folder in inside if folder.is_dir() for each in sorted(folder.iterdir())]
+        found = [each for each in (*inside, *deeper) if is_run(each)]
     except OSError as error:
         raise ConfigError(f"cannot look into {path}: {error.strerror or error}") from error
     if not found and not path.exists():
@@ -200,7 +221,7 @@ def runs_in(path: Path) -> list[Path]:
 
 def is_run(path: Path) -> bool:
     """Whether a folder looks like a run's."""
-    return (path / JOURNAL).is_dir() or (path / LAYOUT).is_file()
+    return (path / JOURNAL).is_dir() or os.path.lexists(path / LAYOUT)
 
 
 # -- searching --------------------------------------------------------------------------------------------------------

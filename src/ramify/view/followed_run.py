@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from ramify.core.errors import RamifyError, StoreError
 from ramify.runner.looking import RunReading
+from ramify.runner.unread import UnreadCodec
 from ramify.store.framing import decode
 from ramify.store.records import TreeRecord
 from ramify.store.replay import Replayed, replay
@@ -92,6 +93,9 @@ class FollowedRun:
         gaps = [f"the journal ends with a torn record, which is not read: {each}" for each in torn]
         if num_open := len(self.trees) - self.num_closed:
             gaps.append(f"{num_open} of {len(self.trees)} trees that were begun are not finished")
+        codec = None if self._reading is None else self._reading.codec
+        if isinstance(codec, UnreadCodec):
+            gaps.append(f"the tokenizer {codec.name!r} was not found: texts are shown as the numbers of their tokens")
         config = self.opened.config
         if config.service is None and len(self.trees) < config.prompts:
             gaps.append(f"{len(self.trees)} trees were begun of the {config.prompts} asked for")

@@ -4,13 +4,13 @@ Everything that the page can show is inside: figures, trees, decisions and token
 numbers. A file that would be too large is refused, with the options that make it smaller.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from ramify.core.errors import ConfigError, RamifyError
+from ramify.core.errors import ConfigError
 from ramify.view.documents import Documents
-from ramify.view.page import file_page
+from ramify.view.page import blocks, page_of
 
 MAX_BYTES: Final = 25 * 2**20
 """Larger files open slowly and cannot be sent by mail."""
@@ -28,7 +28,8 @@ def write_html(
     """Write the new file `path` and return its size in bytes.
 
     `trees`: the only trees to put in; None = all. `max_nodes`: trees are put in until there are so many nodes. Other
-    trees stand in the table only. Raises `ConfigError` if the file is there, cannot be written or would be too large.
+    trees stand in the table only. Raises `ConfigError` if the file is there, cannot be written or would be too large,
+    and if one of `trees` is in no run.
     """
     if path.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"cannot write {path}: the name of a page ends in .html")
@@ -52,11 +53,28 @@ def html_page(
     list(documents.look())
     while documents.fill(FILL_S):
         pass
+    _refuse_unknown(documents, trees or ())
     chosen = _chosen(documents, trees=trees, max_nodes=max_nodes, has_tokens=has_tokens)
-    text = file_page(chosen)
+    text = page_of(_bounded(blocks(chosen)))
     if len(text) > MAX_BYTES:
         raise _too_large()
     return text
+
+
+def _refuse_unknown(documents: Documents, trees: Collection[int]) -> None:
+    unknown = sorted(set(trees).difference(*(run.trees for run in documents.runs)))
+    if unknown:
+        raise ConfigError(f"there is no tree {unknown[0]}; `ramify show RUN` lists the trees of a run")
+
+
+def _bounded(blocks: Iterable[str]) -> Iterator[str]:
+    """The blocks. A page that would be too large is refused before the rest of a large run is read."""
+    size = 0
+    for block in blocks:
+        size += len(block)
+        if size > MAX_BYTES:
+            raise _too_large()
+        yield block
 
 
 def _chosen(
@@ -72,12 +90,11 @@ def _chosen(
         for number in sorted(followed.trees):
             if (trees is not None and number not in trees) or (max_nodes is not None and num_nodes >= max_nodes):
                 continue
-            try:
-                tree = documents.tree(run, number)
-            except RamifyError:
-                continue  # `faults` of the run say why.
-            num_nodes += len(tree["nodes"]["parent"])
+            tree = documents.tree_or_error(run, number)
             yield f"run/{run}/tree/{number}", tree
+            if "error" in tree:
+                continue
+            num_nodes += len(tree["nodes"]["parent"])
             for chunk in range(len(tree["chunks"]) if has_tokens else 0):
                 yield f"run/{run}/tree/{number}/tokens/{chunk}", documents.tokens(run, number, chunk)
 

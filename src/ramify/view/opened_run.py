@@ -9,7 +9,8 @@ from ramify.config.run_config import RunConfig
 from ramify.core.errors import RamifyError, StoreError
 from ramify.core.shard import Shard, shards_of
 from ramify.runner.looking import RunReading, looked
-from ramify.store.layout import JOURNAL, is_sharded, layout_of, shard_of, shard_path
+from ramify.store.layout import JOURNAL, SHARDS, is_sharded, layout_of, shard_of, shard_path
+from ramify.store.plain_file import refuse_link
 from ramify.store.records import Header
 from ramify.store.store import header_and_config
 from ramify.store.survey import is_written
@@ -77,6 +78,8 @@ def followed_parts(path: Path, header: Header) -> list[FollowedPart]:
     number = layout_of(path).num_shards
     if number > MAX_SHARDS:
         raise StoreError(f"{path} says {number} shards; at most {MAX_SHARDS} are followed")
+    for folder in (path / SHARDS, *(shard_path(path, index) for index in range(number))):
+        refuse_link(folder)
     folders = [(shard, shard_path(path, shard.index) / JOURNAL) for shard in shards_of(number)]
     return [FollowedPart(shard, JournalTail(folder), is_divided=True) for shard, folder in folders]
 

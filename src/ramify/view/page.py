@@ -10,6 +10,7 @@ Documents are packed with gzip and written in base64: no text of a run is markup
 import base64
 import gzip
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -21,7 +22,7 @@ import msgspec
 STATIC: Final = resources.files("ramify.view") / "static"
 STYLES: Final = ("style.css", "drawing.css")
 MAIN: Final = "main.js"
-_IMPORT: Final = re.compile(r'^import \{ ([\w, ]+) \} from "\./(\w+\.js)";$', re.MULTILINE)
+_IMPORT: Final = re.compile(r'^import \{([\w,\s]+)\} from "\./(\w+\.js)";$', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export (?=(?:async )?(?:function|const|class) (\w+))", re.MULTILINE)
 _OTHER: Final = re.compile(r"^(?:import|export)\b.*$", re.MULTILINE)
 
@@ -33,12 +34,30 @@ def live_page() -> tuple[str, str]:
 
 def file_page(documents: Iterable[tuple[str, Any]]) -> str:
     """The page with its documents, by name, inside."""
-    return _page((_block(name, packed(document)) for name, document in documents), connect="'none'")
+    return page_of(blocks(documents))
+
+
+def blocks(documents: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    """The documents as they stand in a page."""
+    return (_block(name, packed(document)) for name, document in documents)
+
+
+def page_of(blocks: Iterable[str]) -> str:
+    """The page with these documents inside."""
+    return _page(blocks, connect="'none'")
 
 
 def packed(document: Any) -> str:
     """A document as it stands in a file. The same document gives the same text."""
-    return base64.b64encode(gzip.compress(msgspec.json.encode(document), compresslevel=6, mtime=0)).decode("ascii")
+    return base64.b64encode(gzip.compress(_as_json(document), compresslevel=6, mtime=0)).decode("ascii")
+
+
+def _as_json(document: Any) -> bytes:
+    """JSON of a document. A tree in memory may hold lone surrogates, which only stand there as escapes."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        return json.dumps(document).encode("ascii")
 
 
 def policy(*, connect: str) -> str:
@@ -93,7 +112,7 @@ def _as_function(name: str) -> str:
     """A module as a function that returns what it exports."""
     source = _source(name)
     exports = _EXPORT.findall(source)
-    body = _EXPORT.sub("", _IMPORT.sub(r'const { \1 } = modules["\2"];', source))
+    body = _EXPORT.sub("", _IMPORT.sub(r'const {\1} = modules["\2"];', source))
     if other := _OTHER.search(body):
         raise ValueError(
             f"{name}: {other[0]!r} is no import or export that can be joined; write one name a declaration"

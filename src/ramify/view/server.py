@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 LOOK_S: Final = 0.25
 """Time between two looks at the runs."""
-FILL_S: Final = 0.1
-"""How long rows of tables are computed between two looks."""
+FILL_S: Final = 0.25
+"""How long rows of tables are computed between two looks. While some are left, nobody waits between looks."""
+TELL_FILLED_S: Final = 2.0
+"""Time between two changes that only say that rows were computed: each makes the page ask for the whole table."""
 MAX_CHANGES: Final = 4096
 """Changes that are remembered for tabs that were away."""
 ALIVE_S: Final = 15.0
@@ -163,12 +165,17 @@ class ViewServer:
 
     async def _follow(self) -> None:
         """Look at the runs until the server is left."""
+        filled: dict[int, set[int]] = {}
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while True:
             changed = await self._read(lambda: dict(self._documents.look()))
-            for run in await self._read(lambda: self._documents.fill(FILL_S)):
-                changed.setdefault(run, set())
+            filled |= {run: set() for run in await self._read(lambda: self._documents.fill(FILL_S))}
+            if filled and (loop.time() >= due or not self._documents.has_unfilled):
+                changed = filled | changed
+                filled, due = {}, loop.time() + TELL_FILLED_S
             await self._tell(changed)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(0.01 if self._documents.has_unfilled else LOOK_S)
 
     async def _tell(self, changed: dict[int, set[int]]) -> None:
         async with self._changed:

@@ -53,7 +53,7 @@ def tree_document(
     to commands and what these spent. `rows_of` makes its training rows; None = it has none. An error of `rows_of`
     becomes `rows_refused`. `facts`: what the file of another project says besides."""
     tree = replayed.tree
-    rows, refused = _rows(tree, rows_of if replayed.is_closed else None)
+    rows, refused = _rows(tree, rows_of) if replayed.is_closed else ([], "rows are made when the tree is finished")
     return {
         "tree": replayed.index,
         "uid": tree.problem.uid,
@@ -178,7 +178,8 @@ def _mean(parts: Sequence[np.ndarray | None]) -> float | None:
     number = sum(map(len, known))
     if not number or len(known) < len(parts):
         return None
-    mean = sum(float(np.sum(part, dtype=np.float64)) for part in known) / number
+    with np.errstate(invalid="ignore"):  # The numbers may be anybody's: infinities of both signs have no sum.
+        mean = sum(float(np.sum(part, dtype=np.float64)) for part in known) / number
     return plain(round(mean, 6)) if math.isfinite(mean) else None
 
 
@@ -262,7 +263,7 @@ def _pending(replayed: Replayed) -> list[Document]:
 def _rows(tree: Tree, rows_of: Callable[[Tree], Sequence[Row]] | None) -> tuple[list[Document], str]:
     """The training rows of a tree, or why it has none."""
     if rows_of is None:
-        return [], "rows are made when the tree is finished"
+        return [], "no training rows are known of this tree"
     try:
         rows = rows_of(tree)
     except RamifyError as error:
@@ -272,13 +273,14 @@ def _rows(tree: Tree, rows_of: Callable[[Tree], Sequence[Row]] | None) -> tuple[
 
 
 def _row(row: Row, canonical: Sequence[int]) -> Document:
-    """One row: what its leaf is trained with, node by node along its path."""
+    """One row: what its leaf is trained with, node by node along its path. All tokens that were sampled in a node have
+    the same weight and advantage."""
     firsts = np.cumsum([0, *(span.num_tokens for span in row.spans)])
-    sampled = [
-        (canonical[span.node], float(row.weights[first]), float(row.advantages[first]))
+    sampled = {
+        canonical[span.node]: (float(row.weights[first]), float(row.advantages[first]))
         for span, first in zip(row.spans, firsts, strict=False)
         if span.origin == "sampled" and span.num_tokens
-    ]
+    }
     return {
         "leaf": row.leaf_id,
         "reward": plain(row.reward),
@@ -289,9 +291,9 @@ def _row(row: Row, canonical: Sequence[int]) -> Document:
         "reasons": list(row.reasons),
         "is_oracle": row.is_oracle,
         "stop": row.stop,
-        "nodes": [node for node, _, _ in sampled],
-        "weights": [plain(weight) for _, weight, _ in sampled],
-        "advantages": [plain(advantage) for _, _, advantage in sampled],
+        "nodes": list(sampled),
+        "weights": [plain(weight) for weight, _ in sampled.values()],
+        "advantages": [plain(advantage) for _, advantage in sampled.values()],
     }
 
 

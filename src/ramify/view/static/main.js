@@ -94,9 +94,16 @@ class App {
     try {
       await this.showPage();
     } catch (error) {
-      put(this.hosts.main, element("p", { class: "fault", role: "alert" }, spelt(error.message)));
-      this.views = {};
+      this.fail(error);
     }
+  }
+
+  /** Show why the page cannot be shown. The next refresh tries again. */
+  fail(error) {
+    put(this.hosts.main, element("p", { class: "fault", role: "alert" }, spelt(error.message)));
+    for (const view of Object.values(this.views)) view.destroy?.();
+    this.views = {};
+    this.shownTree = "";
   }
 
   async showPage() {
@@ -228,21 +235,35 @@ class App {
     put(this.hosts.header, this.headerParts());
   }
 
-  /** A run changed: `{run, trees}`. What is shown of it is read again, at most so often. */
+  /** A run changed: `{run, trees}`. What is shown of it is read again at once, then after a pause. */
   changed(change) {
     this.runs.delete(change.run);
     if (change.run !== this.state.run) return;
     if (this.state.page === "tree" && !change.trees.includes(this.state.tree)) return;
-    if (this.waiting) return;
-    this.waiting = setTimeout(async () => {
-      this.waiting = 0;
+    this.isOutdated = true;
+    if (!this.isReading) this.readAgain();
+  }
+
+  async reopenTree() {
+    try {
+      this.views.tree?.show(await openTree(this.source, this.state.run, this.state.tree));
+    } catch (error) {
+      this.fail(error);
+    }
+  }
+
+  async readAgain() {
+    this.isReading = true;
+    while (this.isOutdated) {
+      this.isOutdated = false;
       if (this.state.page === "tree") {
-        const tree = await openTree(this.source, this.state.run, this.state.tree);
-        this.views.tree?.show(tree);
+        await this.reopenTree();
       } else {
         await this.refresh();
       }
-    }, LOOK_AGAIN_MS);
+      await new Promise((resolve) => setTimeout(resolve, LOOK_AGAIN_MS));
+    }
+    this.isReading = false;
   }
 
   // -- keys ------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ import { childrenOf } from "./tree_model.js";
 /** Show why `node` is there. */
 export function showWhy(host, tree, node, app) {
   const { document: known, model } = tree;
-  if (!known.events.length) return put(host, element("p", { class: "muted" }, "This file says nothing of decisions."));
+  if (!known.events.length)
+    return put(host, element("p", { class: "muted" }, "Nothing is known of the decisions that grew this tree."));
   const decisions = decisionsAbout(known, node);
   return put(
     host,
