@@ -102,6 +102,7 @@ def run_document(run: ShownRun) -> Document:
         "title": run.title,
         "facts": plain(run.facts_of_file),
         "config": "" if opened is None else opened.text,
+        "strategy": {} if opened is None else plain(opened.config.strategy),
         "header": {} if opened is None else _fields(opened.header),
         "num_asked": None if opened is None else opened.config.prompts,
         "columns": {**COLUMNS, **OWN_COLUMNS},

@@ -1,15 +1,17 @@
 // Why view: the decisions that made and ended a node, with the scores that each candidate had then.
 
 import { button, element, put, spelt } from "./dom.js";
+import { fieldsOf } from "./fields_view.js";
 import { figure } from "./numbers.js";
 import { childrenOf } from "./tree_model.js";
 
 /** Show why `node` is there. */
-export function showWhy(host, tree, node, app) {
+export async function showWhy(host, tree, node, app) {
   const { document: known, model } = tree;
   if (!known.events.length)
     return put(host, element("p", { class: "muted" }, "Nothing is known of the decisions that grew this tree."));
   const decisions = decisionsAbout(known, node);
+  const { strategy } = await app.run(app.state.run);
   return put(
     host,
     forkElement(known, node, app),
@@ -26,6 +28,7 @@ export function showWhy(host, tree, node, app) {
       { class: "muted" },
       `children: ${childrenOf(model, node).length}; events of the tree: ${known.events.length}`,
     ),
+    fieldsOf("the strategy and its options, as configured or planned", strategy),
   );
 }
 
