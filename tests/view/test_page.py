@@ -9,13 +9,13 @@ import re
 import pytest
 
 from ramify.view import page
-from ramify.view.page import file_page, live_page, modules, packed, policy, script, style
+from ramify.view.page import blocks, live_page, modules, packed, page_of, policy, script, style
 
 MAX_BASE_BYTES = 250_000
 
 
 def test_the_policy_allows_the_script_and_the_style_that_are_there_and_nothing_else():
-    text = file_page([("index", {"runs": []})])
+    text = page_of(blocks([("index", {"runs": []})]))
     (found,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', text)
     (code,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     (rules,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
@@ -52,7 +52,7 @@ def test_documents_are_packed_the_same_every_time_and_read_back():
 
 
 def test_every_module_is_in_the_page_behind_what_it_imports():
-    order = list(modules())
+    order = modules()
     assert set(order) == {path.name for path in page.STATIC.iterdir() if path.name.endswith(".js")}
     for name in order:
         imported = re.findall(r'from "\./(\w+\.js)"', (page.STATIC / name).read_text("utf-8"))

@@ -32,11 +32,6 @@ def live_page() -> tuple[str, str]:
     return _page((), connect="'self'"), policy(connect="'self'")
 
 
-def file_page(documents: Iterable[tuple[str, Any]]) -> str:
-    """The page with its documents, by name, inside."""
-    return page_of(blocks(documents))
-
-
 def blocks(documents: Iterable[tuple[str, Any]]) -> Iterator[str]:
     """The documents as they stand in a page."""
     return (_block(name, packed(document)) for name, document in documents)
@@ -68,6 +63,11 @@ def policy(*, connect: str) -> str:
     )
 
 
+def modules() -> list[str]:
+    """The names of all modules, each behind those that it imports."""
+    return _in_order(MAIN, [])
+
+
 @cache
 def style() -> str:
     return "\n".join((STATIC / name).read_text("utf-8") for name in STYLES)
@@ -76,7 +76,7 @@ def style() -> str:
 @cache
 def script() -> str:
     """All modules as one script, each behind those that it imports."""
-    return '"use strict";\nconst modules = {};\n' + "\n".join(_as_function(name) for name in _in_order(MAIN, []))
+    return '"use strict";\nconst modules = {};\n' + "\n".join(map(_as_function, modules()))
 
 
 def _page(blocks: Iterable[str], *, connect: str) -> str:
@@ -123,8 +123,3 @@ def _as_function(name: str) -> str:
 @cache
 def _source(name: str) -> str:
     return (STATIC / name).read_text("utf-8")
-
-
-def modules() -> Iterator[str]:
-    """The names of all modules, each behind those that it imports."""
-    yield from _in_order(MAIN, [])
