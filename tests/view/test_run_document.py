@@ -28,7 +28,7 @@ from ramify.store.records import Accepted, Handed, InputsValue
 from ramify.store.replay import replay
 from ramify.store.store import FolderStore
 from ramify.view.followed_run import FollowedRun
-from ramify.view.run_document import rows_since, run_document
+from ramify.view.run_document import run_document
 from ramify.view.run_figures import figures_of, solved_over_tokens
 from ramify.view.run_timeline import MAX_BYTES, MAX_POINTS, timeline
 from ramify.view.tree_row import TreeRow, tree_row
@@ -261,38 +261,17 @@ def test_before_a_replay_most_columns_are_unknown(store: FolderStore):
     assert document(run)["filled"] == 1
 
 
-def test_what_changed_after_a_revision_is_told_alone(store: FolderStore):
-    run = filled(store.path)
-    before = run.revision
-    assert rows_since(run, before)["trees"]["tree"] == []
-    put(store, mixed(4).records)
-    run.look()
-    told = rows_since(run, before)
-    assert told["trees"]["tree"] == [4]
-    assert told["trees"]["nodes"] == [None]
-    assert (told["is_anew"], told["num_trees"], told["filled"]) == (False, 5, 3)
-    seen = run.revision
-    run.fill(60.0)
-    told = rows_since(run, seen)
-    assert told["trees"]["tree"] == [4]
-    assert told["trees"]["tokens"] == [TURN + 2 * ANSWER]
-    assert told["figures"] == document(run)["figures"]
-
-
-def test_a_page_loads_a_run_again_that_was_read_again(tmp_path: Path):
+def test_a_run_that_was_read_again_has_its_trees_again(tmp_path: Path):
     path = tmp_path / "run"
     begin(config(), path)
     run = filled(path)
-    seen = run.revision
     (path / "journal").rename(path / "away")
     run.look()
-    told = rows_since(run, seen)
-    assert (told["is_anew"], told["trees"]["tree"], told["num_trees"]) == (True, [], 0)
+    told = document(run)
+    assert (told["trees"]["tree"], told["num_trees"]) == ([], 0)
     (path / "away").rename(path / "journal")
     run.look()
-    told = rows_since(run, seen)
-    assert (told["is_anew"], told["trees"]["tree"]) == (True, list(range(7)))
-    assert rows_since(run, run.revision)["is_anew"] is False
+    assert document(run)["trees"]["tree"] == list(range(7))
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------

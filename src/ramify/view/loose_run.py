@@ -53,7 +53,6 @@ class LooseRun:
     folders: Sequence[Path] = ()
     news: RunNews = field(default_factory=RunNews)
     revision = 0
-    anew = 0
     is_growing = False
     is_filled = True
 

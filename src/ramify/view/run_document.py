@@ -76,9 +76,6 @@ class ShownRun(Protocol):
     def revision(self) -> int: ...
 
     @property
-    def anew(self) -> int: ...
-
-    @property
     def is_growing(self) -> bool: ...
 
     @property
@@ -112,13 +109,6 @@ def run_document(run: ShownRun) -> Document:
         "timeline_skipped": num_skipped,
         "service": _service(run),
     }
-
-
-def rows_since(run: ShownRun, revision: int) -> Document:
-    """What changed after a revision: rows of trees, and all figures. If the run `is_anew`, the document must be loaded
-    again, because trees may be gone."""
-    numbers = sorted(number for number, tree in run.trees.items() if tree.revision > revision)
-    return {"is_anew": run.anew > revision, **_state(run), "trees": _columns(run, numbers)}
 
 
 def _state(run: ShownRun) -> Document:
