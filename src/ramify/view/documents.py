@@ -98,15 +98,16 @@ class Documents:
             return {"error": str(error)}
 
     def tree(self, run: int, number: int) -> Document:
-        shown, replayed = self._run(run), self._found(run, number).replayed
+        shown, kept = self._run(run), self._found(run, number)
         terms = self._terms_of(run)
         return tree_document(
-            replayed,
+            kept.replayed,
             records=shown.records(number),
             strategy=terms.strategy,
             limits=terms.limits,
             rows_of=terms.rows_of,
             facts=shown.facts.get(number, {}) if isinstance(shown, LooseRun) else {},
+            firsts=kept.firsts,
         )
 
     def tokens(self, run: int, number: int, chunk: int) -> Document:

@@ -2,8 +2,9 @@
 
 A segment has the names and values that it has on disk: ids are little-endian int32, logprobs and measures little-endian
 float32, in base64, but grouped: first the first bytes of all numbers, then the second ones, and so on. So they compress
-to three quarters of the size. The spelling of each id stands once, in a vocabulary: as text, or as hex where its bytes
-are no UTF-8, which is so where a character is spread over several tokens.
+better: a page of 1,000 nodes with 200 tokens each has 2.61 MB and not 3.09 (`bench/viewer.py`). The spelling of each id
+stands once, in a vocabulary: as text, or as hex where its bytes are no UTF-8, which is so where a character is spread
+over several tokens.
 """
 
 from collections.abc import Iterator, Sequence

@@ -48,10 +48,12 @@ def tree_document(
     limits: Limits = Limits(),
     rows_of: Callable[[Tree], Sequence[Row]] | None = None,
     facts: Mapping[str, Any] = MappingProxyType({}),
+    firsts: Sequence[int] | None = None,
 ) -> Document:
     """The document of a tree that is finished or grows. `records`: what the run wrote of it; they say what was allotted
     to commands and what these spent. `rows_of` makes its training rows; None = it has none. An error of `rows_of`
-    becomes `rows_refused`. `facts`: what the file of another project says besides."""
+    becomes `rows_refused`. `facts`: what the file of another project says besides. `firsts`: the `chunks` of the tree,
+    for a caller that has them."""
     tree = replayed.tree
     rows, refused = _rows(tree, rows_of) if replayed.is_closed else ([], "rows are made when the tree is finished")
     return {
@@ -87,7 +89,7 @@ def tree_document(
         "spent": {role: spend.as_dict() for role, spend in tree.spent().items()},
         "rows": rows,
         "rows_refused": refused,
-        "chunks": chunks(tree),
+        "chunks": chunks(tree) if firsts is None else list(firsts),
     }
 
 
