@@ -6,6 +6,7 @@ cancels its handler. It binds to the address it is given, and says nothing of ot
 """
 
 import asyncio
+import ipaddress
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -110,6 +111,17 @@ class WebServer:
         """Its address. Only valid while it is entered."""
         host, port = self.address
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def other_host(self, request: "web.Request") -> str:
+        """Why a request is not for this server: its host is a name that somebody made to lead here (DNS rebinding).
+        Empty = it is, or the address is no loopback address, which may have any name."""
+        host, port = self.address
+        if not is_loopback(host):
+            return ""
+        names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host)}
+        return (
+            "" if request.host in names else f"the request is for the host {request.host!r:.200}; this is {host}:{port}"
+        )
 
     async def __aenter__(self) -> "WebServer":
         @self._web.middleware
@@ -217,3 +229,11 @@ class WebServer:
                 if place < len(open_now) - self._limits.max_connections or self._deadlines[transport] <= now:
                     transport.abort()
             await asyncio.sleep(min(LOOK_S, self._limits.header_s / 4))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

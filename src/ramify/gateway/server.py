@@ -7,7 +7,6 @@ any other address needs keys.
 """
 
 import asyncio
-import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ import msgspec
 
 from ramify.core.errors import ConfigError
 from ramify.edge.error_text import error_text
-from ramify.edge.web_server import Handler, WebLimits, WebServer
+from ramify.edge.web_server import Handler, WebLimits, WebServer, is_loopback
 from ramify.gateway.api_error import ApiError, error_body
 from ramify.gateway.chat_request import ChatRequest, chat_request
 from ramify.gateway.clients import KEYS_ENV, Client, ClientLimits, Clients
@@ -116,14 +115,8 @@ class Gateway:
 
     def _check_host(self, request: "web.Request") -> None:
         """Refuse a request that a web page sent to a name of its own that leads here (DNS rebinding)."""
-        host, port = self._server.address
-        if not is_loopback(host):
-            return
-        names = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host)}
-        if request.host not in names:
-            raise ApiError(
-                403, f"the request is for the host {request.host!r:.200}; this is {host}:{port}", code="host"
-            )
+        if why := self._server.other_host(request):
+            raise ApiError(403, why, code="host")
 
     def _client(self, request: "web.Request") -> Client:
         return self._clients.of(request.headers.get("Authorization"))
@@ -200,14 +193,6 @@ class Gateway:
         named = {"x-ramify-run": str(growing.offer.path), "x-ramify-tree": str(growing.index)}
         link = self._config.tree_link
         return named if link is None else named | {"x-ramify-view": link(growing.offer.path.name, growing.index)}
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _completed(growing: Growing, offer: Offer, asked: ChatRequest) -> Completion:

@@ -106,12 +106,9 @@ class ViewServer:
         return guarded
 
     def _refusal(self, request: "web.Request") -> str:
-        """Why a request is refused: a name that was made to lead here (DNS rebinding), another page, or a wrong token.
-        Empty = it is served."""
-        host, port = self._server.address
-        names = {f"{host}:{port}", f"localhost:{port}"}
-        if request.host not in names:
-            return f"the request is for the host {request.host!r:.200}; this is {host}:{port}"
+        """Why a request is refused: another host, another page, or a wrong token. Empty = it is served."""
+        if why := self._server.other_host(request):
+            return why
         origin = request.headers.get("Origin")
         if origin is not None and origin != f"http://{request.host}":
             return f"the request comes from the page {origin!r:.200}; only the viewer's own page may ask"
