@@ -16,6 +16,7 @@ from ramify.core.problem import Problem
 from ramify.store.recording import opened
 from ramify.store.store import FolderStore
 from ramify.view.documents import Documents
+from ramify.view.loose_run import LooseRun
 from ramify.view.server import ViewServer
 
 TOKEN = "t" * 24
@@ -138,6 +139,24 @@ async def test_changes_come_behind_the_one_that_was_seen_last(store: FolderStore
         for odd in ("x", "-1", "9" * 30):
             async with client.get(f"{url}changes", headers={"Last-Event-ID": odd}) as stream:
                 assert stream.status == 200
+
+
+class Broken(LooseRun):
+    """A run at which nobody can look."""
+
+    def look(self) -> set[int]:
+        raise MemoryError("no room")
+
+
+async def test_a_viewer_that_can_follow_no_longer_says_so():
+    async with ViewServer(Documents([Broken("broken", {})])) as server, aiohttp.ClientSession() as client:
+        async with asyncio.timeout(10):
+            status, said = await asked(client, f"{server.url}documents/run/0")
+            while status == 200:
+                status, said = await asked(client, f"{server.url}documents/run/0")
+    assert status == 409
+    assert "the viewer follows its runs no longer" in said["error"]
+    assert "no room" in said["error"]
 
 
 def grow(store: FolderStore) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from ramify.core.errors import ConfigError, RamifyError
+from ramify.core.errors import ConfigError, RamifyError, StoreError
+from ramify.edge.error_text import error_text
 from ramify.edge.web_server import Handler, WebLimits, WebServer
 from ramify.view.documents import Documents
 from ramify.view.page import live_page
@@ -62,6 +63,8 @@ class ViewServer:
         self._changes: list[tuple[int, int, list[int]]] = []
         """(number, run, trees) of each change."""
         self._num_changes = 0
+        self._fault = ""
+        """Why the runs are followed no longer."""
         self._following: asyncio.Task[None] | None = None
         routes: dict[tuple[str, str], Handler] = {
             ("GET", "/{token}/"): self._guarded(self._send_page),
@@ -125,6 +128,8 @@ class ViewServer:
         return web.Response(text=self._page, content_type="text/html", headers=headers)
 
     async def _send_document(self, request: "web.Request") -> "web.StreamResponse":
+        if self._fault:
+            raise StoreError(self._fault)
         name = request.match_info["name"]
         return self._sent(await self._read(lambda: self._documents.get(name)), request)
 
@@ -161,7 +166,14 @@ class ViewServer:
     # -- following ----------------------------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Look at the runs until the server is left."""
+        """Look at the runs until the server is left. Boundary: no error is expected, so one is told to all pages."""
+        try:
+            await self._look_again_and_again()
+        except Exception as error:  # noqa: BLE001
+            self._fault = f"the viewer follows its runs no longer: {error_text(error)}; start `ramify view` again"
+            await self._tell({run: set() for run in range(len(self._documents.runs))})
+
+    async def _look_again_and_again(self) -> None:
         filled: dict[int, set[int]] = {}
         loop = asyncio.get_running_loop()
         due = loop.time()
