@@ -9,6 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from ramify.cli.help_text import HelpWithDefaults
 from ramify.core.errors import RamifyError, nearest
@@ -41,6 +42,8 @@ COMMANDS: Mapping[str, str] = {
 HAND_ON = frozenset({"serve"})
 """Commands that pass the arguments behind `--` on to another program."""
 
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C: `cli.exit_codes`, which is not imported before the command."""
 ABOUT = "ramify: rollout trees for language-model agents, for training and for answering."
 
 
@@ -51,11 +54,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         # Ctrl-C while a command is imported: there is no terminal of ours yet.
         sys.stderr.write("error: interrupted\n")
-        code = 130
+        code = INTERRUPTED
     finally:
         # CPython notes a Ctrl-C that fell into an `exec`, as a dataclass is made by one, and then ends by the signal,
         # whatever the exit code. The next `exec` of a text deletes the note.
         exec("")
+    return code
+
+
+def console() -> int:
+    """`main`, as the whole of a process. Ray's threads crash a process that ends while they connect (4 of 25 tries), so
+    after a Ctrl-C that process ends at once, with nothing of Ray's torn down."""
+    code = main()
+    if code == INTERRUPTED and "ray" in sys.modules:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     return code
 
 
@@ -145,4 +159,4 @@ def parsers(arguments: Sequence[str]) -> tuple[argparse.ArgumentParser, argparse
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(console())
