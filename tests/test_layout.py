@@ -34,7 +34,7 @@ class Room(NamedTuple):
 
 PURE = "core credit formats planner strategies"
 """Standard library and numpy alone: no clock, no file, no event loop, no randomness but a generator handed in."""
-EDGES = "edge engines judges rows sandbox servers tasks tools"
+EDGES = "edge engines environments judges rows sandbox servers tasks tools workspaces"
 """Each wraps things from outside."""
 CONFIGURED = f"{PURE} {EDGES} config plugins version"
 GROWING = f"{CONFIGURED} store runner"
@@ -57,7 +57,9 @@ ROOMS: Mapping[str, Room] = {
     "sandbox": Room("core edge", "code of a model, run behind walls"),
     "servers": Room("core edge engines", "processes that serve models; they know the client they are made for"),
     "servers.pool": Room("core edge engines", "engines on the cards of one or several machines"),
-    "tools": Room("core formats edge sandbox", "what a model calls"),
+    "workspaces": Room("core edge sandbox", "folders of files for code agents, a state a branch, and their commands"),
+    "tools": Room("core formats edge sandbox workspaces", "what a model calls"),
+    "environments": Room("core formats edge judges tasks tools", "worlds that answer the turns of an agent"),
     "judges": Room("core formats edge engines tools", "what scores a branch; some ask a model, some run a function"),
     "tasks": Room("core formats judges tools", "where problems come from, with their format, tools and judges"),
     "rows": Room("core credit strategies", "a tree as training rows; which leaves are kept is a strategy's part"),

@@ -118,6 +118,8 @@ LISTED: Final[Mapping[str, str]] = MappingProxyType(
         "rows.sample": "sample",
         "tools.use.NAME.kind": "tool",
         "tools.use.NAME.options": "tool",
+        "environment.name": "environment",
+        "environment.options": "environment",
         "judges.NAME.kind": "judge",
         "judges.NAME.options": "judge",
     }
@@ -237,6 +239,7 @@ GIVEN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
             {"model", "base_url", "patience", "script", "codec", "capabilities", "delay", "faults", "name"}
         )
         | {"function", "memory", "rules", "places", "ahead"},
+        "environment": frozenset({"taskset", "dataset", "environment_class"}),
         "format": frozenset({"speaks"}),
         "tool": frozenset({"name", "listed", "template_sha256"}),
         "judge": frozenset({"name", "format", "is_same"}),
@@ -255,6 +258,7 @@ KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "task": "Set `task.name`, and its options below `task.options`.",
         "engine": "Set `engine.name`, and its options below `engine.options`. `engine.model`, `engine.base_url` and "
         "`engine.retry.patience` say the rest.",
+        "environment": "Set `environment.name`, and its options below `environment.options`; on the command line `--env NAME`.",
         "format": "Set `format`, and its options below `format_options`.",
         "tool": "Set `tools.use.NAME.kind`, and its options below `tools.use.NAME.options`. `NAME` is what the model "
         "calls.",
@@ -317,7 +321,7 @@ def flat(options: Iterable[Option]) -> Iterator[Option]:
             yield from flat(options_at(each.name, below, value))
 
 
-MODULE_KINDS: Final = frozenset({"strategy", "task", "engine", "format", "tool", "judge", "export"})
+MODULE_KINDS: Final = frozenset({"strategy", "task", "environment", "engine", "format", "tool", "judge", "export"})
 """Kinds whose parts have a module each, whose first paragraph says for users what the part is."""
 
 

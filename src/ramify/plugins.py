@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, get_args
 from ramify.core.errors import ConfigError, RamifyError, nearest
 
 Kind = Literal[
-    "strategy", "task", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export", "step_parser",
+    "strategy", "task", "environment", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export", "step_parser",
     "equivalence",
 ]  # fmt: skip
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -66,6 +66,9 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "ledgers": "ramify.tasks.ledgers:Ledgers",
             "states": "ramify.tasks.states:StateTask",
         },
+        "environment": {
+            "hops": "ramify.environments.hops:HopsLibrary",
+        },
         "engine": {
             "builtin": "ramify.engines.builtin:Builtin",
             "local": "ramify.engines.local:Local",
@@ -91,6 +94,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "python": "ramify.tools.python:Python",
             "retriever": "ramify.tools.retriever:Retriever",
             "search": "ramify.tools.search:Search",
+            "shell": "ramify.workspaces.shell:Shell",
         },
         "judge": {
             "agreement": "ramify.judges.agreement:Agreement",
@@ -147,13 +151,19 @@ METHODS: Final[Mapping[Kind, tuple[tuple[str, ...], ...]]] = MappingProxyType(
         "task": (("problems", "prune", "is_same_answer"),),
         "engine": (("generate", "close"),),
         "format": (("open", "quote", "read", "observe", "answer", "tools"),),
+        "environment": (("problems", "open"),),
         "tool": (("open",), ("tools",)),
         "judge": (("judge",), ("judge_by",)),
     }
 )
 """Kind -> the methods that it must have, or other methods instead. Any other kind is a function."""
 ATTRIBUTES: Final[Mapping[Kind, tuple[str, ...]]] = MappingProxyType(
-    {"task": ("format", "tools", "judges"), "engine": ("codec", "capabilities"), "format": ("stops",)}
+    {
+        "environment": ("name", "takes", "branching", "noise", "reward", "needs_secret", "schemas"),
+        "task": ("format", "tools", "judges"),
+        "engine": ("codec", "capabilities"),
+        "format": ("stops",),
+    }
 )
 """What else an object of a kind must have."""
 

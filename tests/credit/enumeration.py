@@ -205,6 +205,7 @@ def rational(forest: Forest) -> Forest:
         share=_fractions(forest.share),
         reward=_fractions(forest.reward),
         balanced=None if forest.balanced is None else _fractions(forest.balanced),
+        earned=None if forest.earned is None else _fractions(forest.earned),
     )
 
 

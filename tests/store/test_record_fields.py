@@ -101,7 +101,8 @@ CASES: Final[list[Case]] = [
         ToolCall("t", "a"),
         {
             "tool": "s", "arguments": "b", "status": "error", "result": "r", "duration_s": 0.5, "num_retries": 1,
-            "metadata": {"m": (1,)}, "attachments": ("f",),
+            "metadata": {"m": (1,)}, "attachments": ("f",), "seed": 5, "reward": 0.25, "end": "done",
+            "parts": {"p": 0.5},
         },
         lambda value: of_step(of_segment(tool_call=value)),
     ),

@@ -21,7 +21,7 @@ from ramify.tasks.hops_world import (
     TO_PERSON,
     TOWNS,
     Split,
-    World,
+    HopsWorld,
     people_of,
     split_of,
     world,
@@ -64,7 +64,7 @@ def test_the_split_is_frozen() -> None:
 
 
 @given(worlds)
-def test_a_world_holds_people_of_one_side_only(among: World) -> None:
+def test_a_world_holds_people_of_one_side_only(among: HopsWorld) -> None:
     split = among.name.split()[0]
     named = {*among.people, *(value for (_, relation), value in among.facts.items() if relation in TO_PERSON)}
     assert {split_of(person) for person in named} == {split}
@@ -76,7 +76,7 @@ def test_a_world_holds_people_of_one_side_only(among: World) -> None:
 
 
 @given(worlds)
-def test_everything_about_everybody_is_told(among: World) -> None:
+def test_everything_about_everybody_is_told(among: HopsWorld) -> None:
     towns = {subject for subject, relation in among.facts if relation == "mayor"}
     assert len(set(among.people)) == NUM_PEOPLE
     assert len(towns) == NUM_TOWNS
@@ -88,7 +88,7 @@ def test_everything_about_everybody_is_told(among: World) -> None:
 
 
 @given(worlds)
-def test_every_fact_has_one_record_and_rumors_are_never_true(among: World) -> None:
+def test_every_fact_has_one_record_and_rumors_are_never_true(among: HopsWorld) -> None:
     records = [f"record {subject} {relation} {value}" for (subject, relation), value in among.facts.items()]
     rumors = [p for p in among.passages if p.startswith("rumor ")]
     assert sorted(among.passages) == sorted([*records, *rumors])
@@ -100,7 +100,7 @@ def test_every_fact_has_one_record_and_rumors_are_never_true(among: World) -> No
 
 
 def test_a_chain_of_relations_is_followed_to_its_end() -> None:
-    among = World("w", ("a b",), {("a b", "town"): "norford", ("norford", "mayor"): "c d"}, ())
+    among = HopsWorld("w", ("a b",), {("a b", "town"): "norford", ("norford", "mayor"): "c d"}, ())
     assert among.follow("a b", ["town", "mayor"]) == "c d"
     assert among.follow("a b", []) == "a b"
     assert among.relations_of("a b") == ("town",)

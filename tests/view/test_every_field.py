@@ -83,6 +83,7 @@ STANDS_AT: Final = {
     "SourceValue.logprobs": "nodes.segments.source.logprobs",
     "FinishValue.kind": "nodes.segments.finish.kind",
     "ToolCallValue.status": "nodes.segments.tool_call.status",
+    "ToolCallValue.end": "nodes.segments.tool_call.end",
     "ScoreValue.is_oracle": "scores.is_oracle",
     "ScoreValue.is_of_step": "scores.is_of_step",
     "StepValue.stop": "stops",

@@ -30,6 +30,7 @@ COMMANDS: Mapping[str, str] = {
     "show": "sum up a run, list its trees, or draw one",
     "view": "look at runs in a browser while they grow, or write them as one HTML file",
     "export": "write a run's rows for a trainer",
+    "env": "check an environment: open it, play, fork, replay, and say what was found",
     "index": "build a search index from a corpus",
     "retriever": "serve a search index over HTTP, by Search-R1's protocol",
     "gateway": "serve searches as models of the chat completions API",

@@ -1,6 +1,7 @@
 """Options: the flags that commands share, and how they become a configuration."""
 
 import argparse
+import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -116,6 +117,8 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group = flag_group(parser, WHAT)
     task = "a built-in task or path/to/file.py:Class (default: countdown, or data with --data)"
     group.add_argument("--task", metavar="NAME", help=task)
+    env = "an environment: KIND, KIND:WHAT as in gym:FrozenLake-v1, or path/to/file.py:Class; it gives the problems"
+    group.add_argument("--env", metavar="NAME", help=env)
     seed = "seed of the run; the same seed gives the same trees (default: 0)"
     group.add_argument("--seed", type=int, metavar="N", help=seed)
     add_file_flag(parser)
@@ -216,5 +219,22 @@ def resolved_preset(
 
 
 def settings_of_flags(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings that flags of `FLAGS` give, by dotted path."""
-    return {path: value for flag, path in FLAGS.items() if (value := vars(options).get(flag)) is not None}
+    """The settings that flags of `FLAGS` and `--env` give, by dotted path. Raises `ConfigError`."""
+    found = {path: value for flag, path in FLAGS.items() if (value := vars(options).get(flag)) is not None}
+    return found | environment_settings(vars(options).get("env"))
+
+
+def environment_settings(text: str | None) -> dict[str, Any]:
+    """The settings of `--env NAME`. `KIND:REST` names a built-in kind, and REST is its first option:
+    `gym:FrozenLake-v1` is the kind `gym` with `id = "FrozenLake-v1"`. Raises `ConfigError`."""
+    from ramify import plugins
+
+    if text is None:
+        return {}
+    kind, colon, rest = text.partition(":")
+    if not colon or not plugins.is_built_in("environment", kind):
+        return {"environment.name": text}
+    option = next(iter(inspect.signature(plugins.find("environment", kind)).parameters), None)
+    if option is None or not rest:
+        raise ConfigError(f"--env {text!r}: write --env {kind}, or {kind}:WHAT if the environment takes an option")
+    return {"environment.name": kind, f"environment.options.{option}": rest}

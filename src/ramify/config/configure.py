@@ -20,7 +20,14 @@ from ramify.config.decode import ConfigFault, decode
 from ramify.config.format_options import anchored_format_options, format_actions, format_faults
 from ramify.config.judge_options import anchored_judge, judge_faults
 from ramify.config.layers import file_layers, flag_layers, merged, override_layers, preset_layers, source_of
-from ramify.config.run_config import EngineConfig, GrowthConfig, RunConfig, StrategyConfig, ToolConfig
+from ramify.config.run_config import (
+    EngineConfig,
+    EnvironmentConfig,
+    GrowthConfig,
+    RunConfig,
+    StrategyConfig,
+    ToolConfig,
+)
 from ramify.config.strategy_options import read_options
 from ramify.config.toml import toml_text
 from ramify.config.tool_options import option_faults
@@ -188,6 +195,9 @@ def _anchored(config: RunConfig) -> RunConfig:
         task=replace(config.task, name=plugins.anchored(config.task.name)),
         # Not resolved: the name of a link says how to read the file, and the hub's cache consists of links.
         data=replace(config.data, path=path and str(Path(path).absolute())),
+        environment=replace(
+            config.environment, name=config.environment.name and plugins.anchored(config.environment.name)
+        ),
         strategy=replace(config.strategy, name=plugins.anchored(config.strategy.name)),
         engine=_anchored_engine(config.engine),
         engines={name: _anchored_engine(engine) for name, engine in config.engines.items()},
@@ -246,6 +256,7 @@ def _named_faults(config: RunConfig) -> list[ConfigFault]:
     faults += _format_faults(config)
     faults += _prune_faults(config.growth)
     faults += _constructor_faults("task", config.task.name, config.task.options)
+    faults += _environment_faults(config.environment)
     for path, engine in {"engine": config.engine, **{f"engines.{n}": e for n, e in config.engines.items()}}.items():
         faults += _constructor_faults("engine", engine.name, engine.options, path=path)
     for name, tool in config.tools.use.items():
@@ -287,8 +298,19 @@ def _format_faults(config: RunConfig) -> list[ConfigFault]:
     return format_faults(format, options)
 
 
+def _environment_faults(environment: EnvironmentConfig) -> list[ConfigFault]:
+    """Faults of the environment's name, its options and its rule."""
+    if environment.name is None:
+        fault = ConfigFault("environment.options", 'they are of an environment that is named: environment.name = "gym"')
+        return [fault] if environment.options else []
+    faults = _constructor_faults("environment", environment.name, environment.options)
+    if environment.discount != 1 and environment.reward != "discounted":
+        faults.append(ConfigFault("environment.discount", "it is of the rule environment.reward = 'discounted'"))
+    return faults
+
+
 def _constructor_faults(
-    kind: Literal["task", "engine"], name: str, options: Mapping[str, Any], *, path: str | None = None
+    kind: Literal["task", "environment", "engine"], name: str, options: Mapping[str, Any], *, path: str | None = None
 ) -> list[ConfigFault]:
     """Faults of a plug-in's name, and of options that its constructor does not take."""
     try:

@@ -28,6 +28,8 @@ def reach(config: RunConfig) -> list[str]:
 def named_parts(config: RunConfig) -> Iterator[tuple[str, plugins.Kind, str]]:
     """Setting, kind and name of every plug-in that a setting names."""
     yield "task.name", "task", config.task.name
+    if config.environment.name is not None:
+        yield "environment.name", "environment", config.environment.name
     yield "strategy.name", "strategy", config.strategy.name
     for path, engine in engines_of(config).items():
         yield f"{path}.name", "engine", engine.name

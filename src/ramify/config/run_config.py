@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ramify.config.service_config import ServiceConfig
 from ramify.core.action import ActionConfig
+from ramify.core.environment import RewardRule
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.prices import UNPRICED, Prices
@@ -196,6 +197,27 @@ class ToolsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentConfig:
+    """The environment that agents act in. It gives the problems in place of the task's."""
+
+    name: str | None = None
+    """A built-in name or `path/to/file.py:Class`; None = the task's own environment, or none."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of its class."""
+    reward: RewardRule | None = None
+    """How the rewards of steps and the score make the reward of a path; None = the environment's own rule."""
+    discount: float = 1.0
+    """Factor of the rule `discounted`, for each step before a reward."""
+    answer_tag: str | None = None
+    """Tag that ends the path with an answer; None = only the environment ends it, or the model by a turn without a
+    call where the environment takes calls alone."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.discount <= 1:
+            raise ConfigError(f"environment.discount = {self.discount!r}: it is above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeConfig:
     """One judge besides the task's, for strategies to ask. It does not score leaves by itself."""
 
@@ -254,6 +276,8 @@ class RunConfig:
     """Name -> how one kind of growth is sampled; `policy` is the one that paths grow by."""
     growth: GrowthConfig = GrowthConfig()
     """How long one path may get, and what ends it."""
+    environment: EnvironmentConfig = EnvironmentConfig()
+    """The world that the agents act in, if there is one."""
     tools: ToolsConfig = ToolsConfig()
     """How tools are run, and tools besides the task's."""
     judges: Mapping[str, JudgeConfig] = field(default_factory=dict[str, JudgeConfig])

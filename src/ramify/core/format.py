@@ -26,6 +26,14 @@ class ToolAction:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnAction:
+    """The model's turn held no call and no answer, and an environment answers every turn. `text` is the turn, without
+    thinking and end markers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerAction:
     """The model gave its answer."""
 
@@ -40,7 +48,7 @@ class InvalidAction:
     reason: str
 
 
-Action = ToolAction | AnswerAction | InvalidAction
+Action = ToolAction | TurnAction | AnswerAction | InvalidAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,16 @@ class MessageFormat(Format, Protocol):
 
     def reply(self, message: Mapping[str, Any], action: Action, result: ToolResult) -> Sequence[Span]:
         """The messages that answer an action of `message`; they answer every call in it."""
+        ...
+
+
+@runtime_checkable
+class TurnFormat(Format, Protocol):
+    """A format whose whole turns an environment can answer. Its `observe` writes the answer to a `TurnAction` as the
+    user's next turn."""
+
+    def turn(self, run: str) -> str | None:
+        """The words of a whole turn, without thinking and end markers; None = there are none."""
         ...
 
 

@@ -35,6 +35,17 @@ def coin(seed: int) -> float:
     return _hash64(b"coin", str(seed).encode()) / 2**64
 
 
+def world_seed(seed: int) -> int:
+    """Seed with which every episode of the tree whose seed is `seed` opens."""
+    return _hash64(b"world", str(seed).encode())
+
+
+def step_seed(seed: int, num_steps: int) -> int:
+    """Seed of an environment's step after `num_steps` others. `seed` is the path's, or the tree's if branches share
+    their noise."""
+    return _hash64(b"step", str(seed).encode(), str(num_steps).encode())
+
+
 def judge_seed(seed: int, judge: str, attempt: int) -> int:
     """Seed of what a judge samples in its `attempt` on the node whose seed is `seed`."""
     return _hash64(b"judge", str(seed).encode(), judge.encode("utf-8", errors="replace"), str(attempt).encode())

@@ -83,6 +83,8 @@ class Origination:
 
 
 ToolStatus = Literal["ok", "empty", "error", "timeout", "crashed", "refused", "invalid"]
+PathEnd = Literal["done", "truncated"]
+"""How a world ends a path: by its own rules, or at a limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,13 @@ class ToolCall:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     attachments: tuple[str, ...] = ()
     """Hashes or names of files the tool returned."""
+    seed: int | None = None
+    """Seed of an environment's step; None = the tool draws nothing."""
+    reward: float | None = None
+    """Reward of the step; None = none was given, which is not 0."""
+    end: PathEnd | None = None
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Named parts of the reward."""
 
     @property
     def is_executed(self) -> bool:

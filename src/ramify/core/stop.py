@@ -62,6 +62,8 @@ STOP_WORDS: dict[str, StopWord] = {
             is_trainable=True,
             is_truncated=False,
         ),
+        StopWord("done", "the environment said that the path is done", is_trainable=True, is_truncated=False),
+        StopWord("env_limit", "the environment reached a limit of its own", is_trainable=True, is_truncated=True),
         StopWord("repetition", "a prune rule found that the path repeats itself", is_trainable=True, is_truncated=True),
         StopWord(
             "no_valid_step", "a prune rule of a step search found no valid step", is_trainable=True, is_truncated=False
@@ -118,8 +120,8 @@ STOP_WORDS: dict[str, StopWord] = {
     )
 }
 
-ANSWERED: Final = frozenset({"answer", "end_of_sequence"})
-"""Stop words of paths that the model ended: they end with a complete answer."""
+ANSWERED: Final = frozenset({"answer", "end_of_sequence", "done"})
+"""Stop words of complete paths: the model ended them with its answer, or the environment says that they are done."""
 
 
 GIVEN_UP: Final = frozenset({"closed", "roulette"})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from ramify.core.problem import Problem
-from ramify.core.segment import ToolStatus
+from ramify.core.segment import PathEnd, ToolStatus
 
 Branching = Literal["share", "fork", "replay", "refuse"]
 STATEFUL: Final[frozenset[ToolStatus]] = frozenset({"ok", "empty", "error"})
@@ -27,6 +27,12 @@ class ToolResult:
     status: ToolStatus = "ok"
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     attachments: tuple[str, ...] = ()
+    reward: float | None = None
+    """Reward of the step; None = none was given, which is not 0."""
+    end: PathEnd | None = None
+    """`done`: the world has ended the path. `truncated`: it has reached a limit of its own. None = the path goes on."""
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Named parts of the reward, for people."""
     took_s: float | None = field(default=None, compare=False)
     """Seconds the tool worked, by its own clock; None = the runner measures its coroutine, which an event loop that is
     busy with something else makes longer. Tools that are coroutines, and MCP servers behind a URL, have none."""

@@ -22,6 +22,7 @@ from ramify.credit.grown import MEAN_SURPRISAL
 from ramify.credit.sibling import ancestor_loo, leaf_tree_loo, sibling_loo, sibling_mean, split_mean
 from ramify.credit.split import split, split_tree_loo, subtree_loo
 from ramify.credit.spo import spo, spo_as_published
+from ramify.credit.to_go import with_rewards_to_go
 from ramify.credit.tree_grpo import tree_grpo, tree_grpo_as_published, tree_grpo_leaves, tree_grpo_published_leaves
 from ramify.credit.treepo import Weighing, published_advantages, subgroup_advantages, treepo, treepo_as_published
 from ramify.credit.treerl import treerl, treerl_as_published
@@ -162,7 +163,8 @@ def needs_balance(name: str) -> bool:
 
 
 def credit(name: str, forest: Forest) -> Credited:
-    """Credit `forest` with the credit called `name`, or `auto`.
+    """Credit `forest` with the credit called `name`, or `auto`. Where returns are made of steps, an exact credit takes
+    the rewards to go (`to_go`); a published one, and one of leaf advantages, takes whole returns.
 
     Raises `ConfigError` for an unknown name and `ContractError` if an exact credit cannot be exact.
     """
@@ -175,7 +177,9 @@ def credit(name: str, forest: Forest) -> Credited:
     if needs_balance(name):
         forest = rebalanced(forest)
     advantages = None if chosen.leaf_advantages is None else chosen.leaf_advantages(forest)
-    return Credited(name, forest, chosen.coefficients(forest), advantages, _reasons(name, chosen, forest))
+    is_of_steps = chosen.exact_for != "nothing" and advantages is None
+    coefficients = with_rewards_to_go(chosen.coefficients, forest) if is_of_steps else chosen.coefficients(forest)
+    return Credited(name, forest, coefficients, advantages, _reasons(name, chosen, forest))
 
 
 def _refuse(name: str, chosen: Credit, forest: Forest) -> None:

@@ -52,6 +52,9 @@ class Forest:
     has_coins: bool = False
     """Whether random termination (a coin) was used. Paths that it ended have return 0; paths that it let go on count
     for more."""
+    earned: Array_N | None = None
+    """(N,) what the step at a node's end adds to the return of every path through it, NaN where there is no such step;
+    None = returns are not made of steps."""
     balanced: Array_N | None = None
     """(N,) shares that make one round of post-hoc forks exact (`credit/balance.py`); None = not computed."""
 
@@ -62,7 +65,8 @@ class Forest:
         if (self.parent >= np.arange(len(self.parent))).any() or (self.parent < STEM).any():
             raise ContractError(f"a forest must list parents before their children, got parent={self.parent.tolist()}")
         extra = {name: a.shape for name, a in self.measures.items()}
-        optional = {"decision": self.decision, "selected": self.selected, "tree": self.tree, "balanced": self.balanced}
+        optional = {"decision": self.decision, "selected": self.selected, "tree": self.tree, "earned": self.earned}
+        optional |= {"balanced": self.balanced}
         extra |= {name: a.shape for name, a in optional.items() if a is not None}
         if wrong := {name: shape for name, shape in extra.items() if shape != self.parent.shape}:
             raise ContractError(f"the arrays of a forest have one shape {self.parent.shape}, got {wrong}")

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.core.command import ForkRecord
+from ramify.core.environment import EARNED, ENVIRONMENT
 from ramify.core.errors import ExportError
 from ramify.core.segment import Floats_T
 from ramify.core.stems import tree_number
@@ -66,7 +67,20 @@ def forest_of(
         has_coins=any(_has_coin(tree, n) for n in survey.kept),
         selected=None if selected is None else np.array([n in selected for n in survey.kept], bool),
         tree=np.array(_tree_numbers(tree, survey.kept), np.int32),
+        earned=_earned(tree, survey.kept),
     )
+
+
+def _earned(tree: Tree, nodes: Sequence[int]) -> npt.NDArray[np.float64] | None:
+    """What each node's own step adds to returns; None if some leaf's reward is not the environment's, or no step gave
+    a reward."""
+    notes = [tree.notes(node).get(EARNED) for node in nodes]
+    is_of_steps = all(
+        (score := tree.reward_score(leaf)) is None or score.judge == ENVIRONMENT for leaf in nodes if tree.is_leaf(leaf)
+    )
+    if not is_of_steps or all(note is None for note in notes):
+        return None
+    return np.array([math.nan if note is None else note for note in notes], np.float64)
 
 
 def _tree_numbers(tree: Tree, nodes: Sequence[int]) -> list[int]:

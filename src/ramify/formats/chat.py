@@ -13,12 +13,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final, Literal
 
 from ramify.core.branch import Branch, turns_of
 from ramify.core.codec import Codec
 from ramify.core.errors import ConfigError
-from ramify.core.format import Action, AnswerAction, InvalidAction, IsSame, Span, ToolAction, controls
+from ramify.core.format import Action, AnswerAction, InvalidAction, IsSame, Span, ToolAction, TurnAction, controls
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 from ramify.formats.answer_keys import is_same_key
@@ -27,7 +28,7 @@ from ramify.formats.chat_probe import ChatProbe, RenderChat
 from ramify.formats.conversation import messages_of
 from ramify.formats.frames import Frame, split_at
 from ramify.formats.messages import text_of, tool_calls
-from ramify.formats.tags import OBSERVATIONS, quoted
+from ramify.formats.tags import OBSERVATIONS, answer_to_turn, quoted
 from ramify.formats.thoughts import THINK, THOUGHT
 
 ROLES: Final = {"developer": "system"}
@@ -150,10 +151,26 @@ class Chat:
 
     def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
         """What the template writes between the turn that acted and the next one. The tool's text is not trusted."""
+        if isinstance(action, TurnAction):
+            return self._user_turn.fill({"result": answer_to_turn(result)})
         tool = action.tool if isinstance(action, ToolAction) else "invalid"
         status = "empty" if result.status == "ok" and not result.text.strip() else result.status
         text = OBSERVATIONS[status].format(text=result.text, tag=tool)
         return self._turn.fill({"result": text, "tool": tool})
+
+    def turn(self, run: str) -> str | None:
+        """The turn without its thinking and its end; None = nothing is left."""
+        text = THOUGHT.sub("", self._unfolded(run))
+        for end in self._ends:
+            text = text.removesuffix(end)
+        return text.strip() or None
+
+    @cached_property
+    def _user_turn(self) -> Frame:
+        """What the template writes around the user's next turn, between two turns of the model. Learned when it is
+        first needed: it is not in templates of tool results alone."""
+        render, _, schemas, options = self._made_of
+        return ChatProbe(render, schemas, options.system).user_turn()
 
     def answer(self, said: str) -> str | None:
         """The last turn without its thinking, or the text between its answer tags; None = there is none, or it is a

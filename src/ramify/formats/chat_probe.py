@@ -88,6 +88,29 @@ class ChatProbe:
             raise ConfigError(f"what the chat template writes behind a turn that acts: {error}") from error
         return frame
 
+    def user_turn(self) -> Frame:
+        """The frame between a whole turn and the next one, around the user's turn, its slot `result`. The turn itself
+        must have ended with what `closing` begins with."""
+        try:
+            frame = learned(partial(self._behind_turn, (), ""), ["result"])
+            _refuse_unusable(frame)
+            for history, said, contents in product(HISTORIES, SAID, CONTENTS):
+                _refuse_other(self._behind_turn(history, said, contents), frame.text(contents), len(history), said)
+        except ConfigError as error:
+            raise ConfigError(f"what the chat template writes around a user's turn: {error}") from error
+        return frame
+
+    def _behind_turn(self, history: Sequence[Past], said: str, values: Mapping[str, str]) -> str:
+        """The text after a turn that says `said` and the mark, and that the user answers."""
+        messages = self._opened("question")
+        for turn in history:
+            messages += [{"role": "assistant", "content": turn.said}, {"role": "user", "content": turn.result}]
+        messages += [{"role": "assistant", "content": said + MARK}, {"role": "user", "content": values["result"]}]
+        _, mark, rest = self._rendered(messages).partition(MARK)
+        if not mark:
+            raise ConfigError("the template does not show what the model has said")
+        return rest
+
     def _form(self) -> Form:
         """`calls` if the template writes a call as the model does, else `text`."""
         if not self.schemas:

@@ -18,11 +18,11 @@ from typing import Any, Final, Literal, cast
 
 from ramify.core.branch import Branch, turns_of
 from ramify.core.errors import ConfigError
-from ramify.core.format import Action, Span, ToolAction
+from ramify.core.format import Action, Span, ToolAction, TurnAction
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 from ramify.formats.calls import CALL, CALL_END, only_text, read_function
-from ramify.formats.tags import OBSERVATIONS, TagFormat, quoted
+from ramify.formats.tags import OBSERVATIONS, TagFormat, answer_to_turn, quoted
 from ramify.formats.thoughts import without_thoughts
 
 Calls = Literal["native", "tags"]
@@ -130,13 +130,15 @@ class Messages:
 
     def observe(self, action: Action, result: ToolResult) -> Sequence[Span]:
         """The answer to an action that came as text: a message of the user."""
+        if isinstance(action, TurnAction):
+            return [_user(answer_to_turn(result), result)]
         text = "".join(span.text for span in self._tags.observe(action, result))
-        return [Span(text, message={"role": "user", "content": _content(text, result)})]
+        return [_user(text, result)]
 
     def reply(self, message: Message, action: Action, result: ToolResult) -> Sequence[Span]:
         """The answer to an action of `message`: one message for each native call in it, or one message of the user."""
         calls = tool_calls(message)
-        if self._calls == "tags" and not calls:
+        if not calls and (self._calls == "tags" or isinstance(action, TurnAction)):
             return self.observe(action, result)
         if not calls:
             text = _said(action, result)
@@ -145,6 +147,10 @@ class Messages:
         spans = [_answer(call, text) for call, text in zip(calls, texts, strict=True)]
         images = _images(result.attachments)
         return [*spans, *([Span("", message={"role": "user", "content": images})] if images else [])]
+
+    def turn(self, run: str) -> str | None:
+        """The message without its thinking; None = nothing is left."""
+        return without_thoughts(run).strip() or None
 
     def answer(self, said: str) -> str | None:
         """The text between the last pair of answer tags, or the last message without its thinking; None = there is
@@ -231,6 +237,10 @@ def _said(action: Action, result: ToolResult) -> str:
     tool = action.tool if isinstance(action, ToolAction) else "invalid"
     status = "empty" if result.status == "ok" and not result.text.strip() else result.status
     return OBSERVATIONS[status].format(text=result.text, tag=tool)
+
+
+def _user(text: str, result: ToolResult) -> Span:
+    return Span(text, message={"role": "user", "content": _content(text, result)})
 
 
 def _content(text: str, result: ToolResult) -> str | list[dict[str, Any]]:

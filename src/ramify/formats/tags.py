@@ -15,10 +15,11 @@ from typing import Final
 
 from ramify.core.branch import Branch, turns_of
 from ramify.core.errors import ConfigError, nearest
-from ramify.core.format import Action, AnswerAction, InvalidAction, Span, ToolAction
+from ramify.core.format import Action, AnswerAction, InvalidAction, Span, ToolAction, TurnAction
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolStatus
 from ramify.core.tool import ToolResult
+from ramify.formats.thoughts import without_thoughts
 
 OBSERVATIONS: Mapping[ToolStatus, str] = MappingProxyType(
     {
@@ -58,6 +59,8 @@ class TagFormat:
     """Status -> text, where it differs from `OBSERVATIONS`. It may cite `{text}` and `{tag}`."""
     strips_results: bool = False
     """Whether whitespace around a tool's result is dropped (as in Search-R1)."""
+    reply: str = "<|end|><|user|>{text}<|end|><|assistant|>"
+    """Text around an environment's answer to a whole turn."""
     invalid: str | None = None
     """The whole observation after something that is no action, or after an empty call; None = `texts` inside the
     observation."""
@@ -71,6 +74,7 @@ class TagFormat:
             raise ConfigError(f"every tool and the answer need a tag of their own, got {tags!r}")
         _check(self.template, "template", must={"question"})
         _check(self.observation, "observation", must={"text"})
+        _check(self.reply, "reply", must={"text"})
         for status, text in self.texts.items():
             if status not in OBSERVATIONS:
                 raise ConfigError(f"texts.{status}: no such status; {nearest(status, OBSERVATIONS)}")
@@ -118,12 +122,18 @@ class TagFormat:
         `strips_results`."""
         if self.invalid is not None and result.status == "invalid":
             return [Span(self.invalid, is_trusted=True)]
+        if isinstance(action, TurnAction):
+            return spans_of(self.reply, {"text": answer_to_turn(result)})
         tag = self.tags.get(action.tool, action.tool) if isinstance(action, ToolAction) else self.answer_tag
         said = result.text.strip() if self.strips_results else result.text
         status = "empty" if result.status == "ok" and not said else result.status
         text = spans_of(self.texts.get(status, OBSERVATIONS[status]), {"text": said, "tag": tag})
         frame = spans_of(self.observation, {"text": ""})
         return [part for span in frame for part in ([span] if span.is_trusted else text)]
+
+    def turn(self, run: str) -> str | None:
+        """The turn without its thinking; None = nothing is left."""
+        return without_thoughts(run).strip() or None
 
     def answer(self, said: str) -> str | None:
         """The text between the last pair of answer tags in one turn, stripped; None = there is no such pair. If the
@@ -140,6 +150,13 @@ class TagFormat:
 
     def tools(self) -> Mapping[str, str]:
         return self.tags
+
+
+def answer_to_turn(result: ToolResult) -> str:
+    """What an environment's answer to a whole turn says; a failed step says so."""
+    if result.status in ("ok", "empty", "error"):
+        return result.text
+    return OBSERVATIONS[result.status].format(text=result.text, tag="environment")
 
 
 def response_of(context: Branch) -> str:

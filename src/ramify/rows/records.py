@@ -94,6 +94,12 @@ def _span(span: RowSpan) -> dict[str, Any]:
     }
 
 
+def _step(call: ToolCall) -> dict[str, Any]:
+    """What an environment gave for a step; nothing for the call of a tool."""
+    given = {"reward": call.reward, "end": call.end, "parts": dict(call.parts) or None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
 def _call(call: ToolCall) -> dict[str, Any]:
     """The part of a call that is not in the tokens of its observation."""
     return {
@@ -102,4 +108,5 @@ def _call(call: ToolCall) -> dict[str, Any]:
         "status": call.status,
         "metadata": plain(call.metadata, "metadata"),
         "attachments": list(call.attachments),
+        **_step(call),
     }

@@ -150,6 +150,19 @@ class Row:
         return sum(origin == "sampled" for origin, _ in self.runs)
 
     @property
+    def step_rewards(self) -> Doubles_T:
+        """(T,) reward of each step of an environment, at the last token that was sampled before its observation; 0
+        elsewhere. The row's reward is made of them, and of a score at the end, by the run's rule."""
+        rewards = np.zeros(len(self))
+        end = last = 0
+        for span in self.spans:
+            end += span.num_tokens
+            last = end if span.origin == "sampled" and span.num_tokens else last
+            if span.call is not None and span.call.reward is not None and last:
+                rewards[last - 1] += span.call.reward
+        return rewards
+
+    @property
     def trained(self) -> Doubles_T:
         """(T,) weight * advantage: the value per token for a trainer that supports masks but no weights."""
         return np.where(self.weights > 0, self.weights * self.advantages, 0.0)

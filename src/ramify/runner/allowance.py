@@ -32,6 +32,8 @@ class Allowance:
     """By engine name."""
     num_tool_tokens: int = 0
     """Most tokens of a request that describe tools."""
+    takes_turns: bool = False
+    """Whether an environment answers every turn: then every turn may be a call."""
 
     def __call__(self, tree: Tree, command: Command, place: Place | None) -> Spend:
         if isinstance(command, Judge):
@@ -46,6 +48,8 @@ class Allowance:
         decode = self._decode(tree, command, place, is_fresh=is_fresh)
         num_made = 0 if is_fresh else tree.num_tool_calls(place.parent)
         calls = max(0, self.config.max_tool_calls - num_made)
+        if self.takes_turns:
+            calls = self.config.max_turns or decode
         is_step = command.until == "step"
         # A turn computes at most its whole context, and a further turn follows each call except the last.
         num_turns = 1 if is_step else calls + 2

@@ -1,7 +1,8 @@
 """Answers: the answer of a finished tree to its question, the other answers ranked, and the result of every vote.
 
 A search names its candidates. In a tree without a search every leaf is a candidate, without a score, because its reward
-may come from a judge that knows the answer. The run's format reads the answers, the task says which answers mean the
+may come from a judge that knows the answer. Where an environment scores, the name of its state stands for an answer
+that no text gives. The run's format reads the answers, the task says which answers mean the
 same, and the strategy's vote picks one. No judge is asked and no secret is read.
 """
 
@@ -11,16 +12,18 @@ from typing import Any
 
 from ramify.core.branch import turns_of
 from ramify.core.command import Candidate
+from ramify.core.environment import ENVIRONMENT, STATE_NAME
 from ramify.core.format import IsSame
 from ramify.core.stop import ANSWERED, ROULETTE
 from ramify.core.strategy import Vote
+from ramify.core.tool import STATE_DIGEST
 from ramify.core.tree import Tree
 from ramify.formats.thoughts import without_thoughts
 from ramify.runner import votes
 
 ReadAnswer = Callable[[str], str | None]
 """The model's own words (`Branch.said`) -> the answer in them."""
-UNREAD_STOPS = ANSWERED | {"length", "context_full"}
+UNREAD_STOPS = (ANSWERED - {"done"}) | {"length", "context_full"}
 """Stop words of paths whose last words may stand for an answer: what ends them is no tool and no rule."""
 
 
@@ -93,8 +96,8 @@ class Answering:
         A path that ended by random termination is no candidate.
         """
         leaves = (leaf for leaf in tree.leaves() if tree.stop(leaf) != ROULETTE)
-        candidates = tree.candidates or tuple(Candidate(leaf, 0.0) for leaf in leaves)
-        texts = [self.read(tree.branch(candidate.node).said) for candidate in candidates]
+        candidates = tree.candidates or tuple(Candidate(leaf, _score_of_state(tree, leaf)) for leaf in leaves)
+        texts = [self.read(tree.branch(each.node).said) or state_name(tree, each.node) for each in candidates]
         is_unread = all(text is None for text in texts)
         if is_unread:
             texts = [_last_words(tree, candidate.node) for candidate in candidates]
@@ -112,6 +115,25 @@ class Answering:
         if is_unread and winner is not None:
             found = replace(found, is_unread=True, ranked=(), by_vote=dict.fromkeys(chosen))
         return found
+
+
+def state_name(tree: Tree, node: int) -> str | None:
+    """The name of the state of an environment in which the path to `node` ended, in place of an answer; None = no
+    environment scored it."""
+    score = tree.reward_score(node)
+    if score is None or score.judge != ENVIRONMENT:
+        return None
+    calls = tree.branch(node).tool_calls
+    metadata = calls[-1].metadata if calls else {}
+    digest = metadata.get(STATE_DIGEST)
+    return str(metadata.get(STATE_NAME) or (f"state {digest[:12]}" if digest else f"the state at node {node}"))
+
+
+def _score_of_state(tree: Tree, leaf: int) -> float:
+    """The environment's score of a leaf, where it knows no secret; otherwise 0."""
+    score = tree.reward_score(leaf)
+    is_open = score is not None and score.judge == ENVIRONMENT and not score.is_oracle
+    return (score.value or 0.0) if score is not None and is_open else 0.0
 
 
 def _last_words(tree: Tree, node: int) -> str | None:

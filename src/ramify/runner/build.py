@@ -11,8 +11,9 @@ from typing import Any
 from ramify import plugins
 from ramify.config.configure import BUILTIN, resolve
 from ramify.config.reach import named_parts
-from ramify.config.run_config import EngineConfig, RunConfig, StrategyConfig
+from ramify.config.run_config import EngineConfig, EnvironmentConfig, RunConfig, StrategyConfig
 from ramify.core.engine import Engine
+from ramify.core.environment import Environment, Reward
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.problem import Problem
 from ramify.core.shard import WHOLE, Portion, Shard
@@ -22,6 +23,7 @@ from ramify.edge.error_text import error_text
 from ramify.edge.patience import Patience
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.logged import Logged
+from ramify.environments.task import EnvironmentTask
 from ramify.runner.prepared import Prepared, prepare
 from ramify.tasks.data import DataFile
 
@@ -99,10 +101,25 @@ def _asking(config: RunConfig, problems: Sequence[Problem | str] | Portion | Non
 
 
 def build_task(config: RunConfig) -> Task:
+    """The task of a run: its environment's, if it names one."""
+    if config.environment.name is not None:
+        return _environment_task(config.environment)
     options = dict(config.task.options)
     if config.task.name == "data":
         options["data"] = config.data
     return plugins.whole("task", config.task.name, plugins.build("task", config.task.name, **options))
+
+
+def build_environment(config: EnvironmentConfig) -> Environment:
+    """The environment that `config` names. Raises `ConfigError`."""
+    name = config.name or ""
+    return plugins.whole("environment", name, plugins.build("environment", name, **config.options))
+
+
+def _environment_task(config: EnvironmentConfig) -> Task:
+    environment = build_environment(config)
+    reward = None if config.reward is None else Reward(config.reward, config.discount)
+    return EnvironmentTask(environment, reward, config.answer_tag)
 
 
 def build_engine(config: EngineConfig) -> Engine:

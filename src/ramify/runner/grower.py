@@ -8,21 +8,36 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ramify.config.run_config import GrowthConfig
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch, estimated_tokens
+from ramify.core.environment import EARNED
 from ramify.core.errors import EngineError, EnginesDown, ToolError
-from ramify.core.format import Action, Format, GivingUp, InvalidAction, MessageFormat, Span, ToolAction, span_ids
+from ramify.core.format import (
+    Action,
+    Format,
+    GivingUp,
+    InvalidAction,
+    MessageFormat,
+    Span,
+    ToolAction,
+    TurnAction,
+    TurnFormat,
+    span_ids,
+)
 from ramify.core.growth import Done, Ending, Failure
 from ramify.core.problem import Problem
 from ramify.core.seeds import coin
-from ramify.core.segment import Finish, Segment, ToolCall, token_array
+from ramify.core.segment import Finish, PathEnd, Segment, ToolCall, token_array
 from ramify.core.stop import KEPT, ROULETTE, stop_word
 from ramify.core.tool import ToolResult
 from ramify.core.tree import Step
-from ramify.runner.judging import Judging
+from ramify.environments.score import EnvironmentScore
+from ramify.formats.messages import text_of
+from ramify.runner.judging import Judging, ScoreState
 from ramify.runner.pruning import PruneRule
 from ramify.runner.sampler import Sampler
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_failed_tool, classify_stop
@@ -32,6 +47,8 @@ from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy_topk
 
 PRUNE_WORDS: Final = frozenset({"repetition", "no_valid_step", "tool_errors", "depth_limit"})
 """Stop words that a prune rule's reason may begin with (`word: …`). For other reasons a path ends as `closed`."""
+ENDS: Final[Mapping[PathEnd, str]] = {"done": "done", "truncated": "env_limit"}
+"""How an environment ends a path -> the stop word."""
 LIMIT_WARNING: Final = "\nNo tool calls are left. Give the final answer now.\n"
 """AT2PO's rule appends this after a call beyond the limit. The wording is ours; the text is given, never trained."""
 
@@ -51,6 +68,7 @@ class Grower:
         judging: Judging,
         config: GrowthConfig,
         pruning: PruneRule | None = None,
+        world: EnvironmentScore | None = None,
     ) -> None:
         self._problem = problem
         self._sampler = sampler
@@ -63,6 +81,8 @@ class Grower:
         self._judging = judging
         self._config = config
         self._pruning = pruning
+        self._world = world
+        self._turns = format if isinstance(format, TurnFormat) and toolbox.takes_turns else None
         self._policy = STOP_POLICIES[config.stop_rule]
         if config.stop_rule == "corrected":
             self._policy = replace(
@@ -91,6 +111,10 @@ class Grower:
             work.report(self.failed_step(path, "replay_diverged", reason=error.reason, fault=str(error)))
             return Failure(error.reason)
         return Done()
+
+    def state_score(self, tree: str) -> ScoreState:
+        """Scores branches of the tree called `tree` by the states of its environment."""
+        return partial(self._toolbox.score, tree)
 
     def quotes(self, action: str) -> bool:
         """Whether growths of `action` begin a fresh context."""
@@ -143,13 +167,15 @@ class Grower:
             if turn.message is None:
                 return False
             turn.finish = Finish("end_of_sequence")
+        if action is None and turn.finish.kind == "end_of_sequence" and self._turns is not None:
+            action = _turn_action(turn, self._turns)
         ruling = self._rule(turn, path, action)
         match ruling.action, action:
             case "continue", _:
                 if turn.finish.kind == "stop" and self._is_beyond_limit(turn):
                     turn.take(Segment("given", token_array(turn.branch.codec.encode(LIMIT_WARNING))))
                 turn.finish = None
-            case "call_tool", ToolAction():
+            case "call_tool", ToolAction() | TurnAction():
                 await self._use_tool(turn, path, action)
             case "call_tool_error", None:
                 call = ToolCall("", turn.branch.run_text, "invalid", "the turn holds no action")
@@ -191,10 +217,13 @@ class Grower:
                 response_tokens=turn.branch.num_response_tokens,
                 max_response_tokens=config.max_response_tokens,
                 is_context_full=turn.branch.num_tokens >= self._sampler.context_length(path.work.command.action),
-                is_last_turn=config.max_turns is not None and turn.branch.num_turns >= config.max_turns,
+                is_last_turn=self._is_last_turn(turn),
                 is_turn_full=self._is_full(turn, path),
             ),
         )
+
+    def _is_last_turn(self, turn: Turn) -> bool:
+        return self._config.max_turns is not None and turn.branch.num_turns >= self._config.max_turns
 
     def _is_full(self, turn: Turn, path: Path) -> bool:
         """Whether the turn has as many tokens as its action may sample."""
@@ -204,13 +233,13 @@ class Grower:
         """Whether the call is beyond the limit and the path still goes on."""
         return self._policy.at_limit == "warn" and _num_calls(turn.branch) >= self._config.max_tool_calls
 
-    async def _use_tool(self, turn: Turn, path: Path, action: ToolAction) -> None:
+    async def _use_tool(self, turn: Turn, path: Path, action: ToolAction | TurnAction) -> None:
         if path.left("tool_calls") == 0:
             turn.stop = "budget"
             return
         try:
             async with asyncio.timeout_at(path.work.deadline):
-                call = await self._toolbox.call(path.work.tree, turn.branch, action)
+                call = await self._toolbox.call(path.work.tree, turn.branch, action, seed=turn.seed)
         except TimeoutError:
             turn.stop = "deadline"
             return
@@ -222,7 +251,17 @@ class Grower:
             self._observe(turn, path, action, call)
 
     def _observe(self, turn: Turn, path: Path, action: Action, call: ToolCall) -> None:
-        """Write the observation, cut to the available room. The path ends if the observation fills it."""
+        """Write the observation, cut to the available room. The path ends if the observation fills it, if it answers
+        the last turn, or if the environment says so, which comes first."""
+        if self._world is not None and call.reward is not None and self._world.reward.rule != "last":
+            num_before = len(self._world.steps(turn.branch.tool_calls))
+            turn.notes[EARNED] = self._world.reward.earned(call.reward, num_before)
+        self._write(turn, path, action, call)
+        if isinstance(action, TurnAction) and self._is_last_turn(turn):
+            turn.stop = turn.stop or "turn_limit"
+        turn.stop = ENDS[call.end] if call.end is not None else turn.stop
+
+    def _write(self, turn: Turn, path: Path, action: Action, call: ToolCall) -> None:
         spans = self._observation(turn, action, call)
         if messages := message_segments("given", turn.branch.codec, spans):
             first = replace(messages[0], tool_call=call, attachments=call.attachments)
@@ -301,7 +340,8 @@ class Grower:
         action = self._actions[name]
         scores = turn.scores
         if self._is_to_judge(turn.stop) and action.role == "policy":
-            of_leaf, fault = await self._judging.leaf_scores(turn.branch, self._problem)
+            of_state = self.state_score(path.work.tree)
+            of_leaf, fault = await self._judging.leaf_scores(turn.branch, self._problem, of_state)
             scores += of_leaf
             if fault is not None:
                 turn.notes["judge"] = fault
@@ -320,6 +360,16 @@ class Grower:
         """Measures of the whole step that need more than its own logprobs."""
         value = step_entropy_topk(turn.topk, turn.branch.codec.vocab_size) if turn.topk else None
         return {} if value is None else {STEP_ENTROPY: value}
+
+
+def _turn_action(turn: Turn, format: TurnFormat) -> TurnAction | InvalidAction:
+    """A whole turn that holds no other action, for an environment that answers every turn."""
+    if turn.message is not None:
+        said = format.turn(text_of(turn.message))
+    else:
+        end = turn.branch.codec.eos_id
+        said = format.turn(turn.branch.run_text.removesuffix("" if end is None else turn.branch.codec.decode([end])))
+    return InvalidAction("the turn says nothing") if said is None else TurnAction(said)
 
 
 def _give_up(turn: Turn, reason: str, stop: str) -> None:

@@ -15,8 +15,12 @@ from ramify.core.errors import ContractError, EnginesDown, JudgeError, nearest
 from ramify.core.judge import BranchJudge, Closable, Punctual, SamplingJudge, Verdict
 from ramify.core.problem import Problem
 from ramify.edge.error_text import error_text
+from ramify.environments.score import EnvironmentScore
 from ramify.runner.asking import Asking, Questions
 from ramify.runner.deadline import is_being_cancelled
+
+ScoreState = Callable[[Branch, Problem, EnvironmentScore], Awaitable[Verdict]]
+"""Scores a branch by the state of its environment at the branch's end. Raises `JudgeError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +41,15 @@ class Judging:
         deadlines = {name: None if isinstance(j, Punctual) else self.deadline_s for name, j in alone.items()}
         object.__setattr__(self, "deadlines", deadlines)
 
-    async def leaf_scores(self, branch: Branch, problem: Problem) -> tuple[tuple[Score, ...], str | None]:
+    async def leaf_scores(
+        self, branch: Branch, problem: Problem, of_state: ScoreState | None = None
+    ) -> tuple[tuple[Score, ...], str | None]:
         """Scores of a leaf by every leaf judge, and the first fault, if any. A fault gives a score of None, never 0."""
         scores: list[Score] = []
         fault: str | None = None
         for name in self.leaf:
             try:
-                scores.extend(await self.scores(name, [branch], problem))
+                scores.extend(await self.scores(name, [branch], problem, of_state=of_state))
             except JudgeError as error:
                 fault = fault or str(error)
                 scores.append(Score(name, None, is_oracle=self.judges[name].is_oracle))
@@ -56,13 +62,23 @@ class Judging:
         return self.judges[name]
 
     async def scores(
-        self, name: str, branches: Sequence[Branch], problem: Problem, *, attempt: int = 0
+        self,
+        name: str,
+        branches: Sequence[Branch],
+        problem: Problem,
+        *,
+        attempt: int = 0,
+        of_state: ScoreState | None = None,
     ) -> tuple[Score, ...]:
-        """One score per branch. Raises `JudgeError` if the judge raises, hangs or returns no valid verdict."""
+        """One score per branch. `of_state` scores the state of an environment. Raises `JudgeError` if the judge raises,
+        hangs or returns no valid verdict."""
         judge = self.named(name)
         if name not in self.deadlines:
             raise JudgeError(f"judge {name!r} asks a model, which only a Judge command can pay for")
         seen = problem if judge.is_oracle else problem.for_agents()
+        if isinstance(judge, EnvironmentScore) and of_state is not None:
+            verdicts = [await of_state(branch, seen, judge) for branch in branches]
+            return _scores(judge, verdicts, len(branches), attempt=attempt)
         judging = partial(cast(BranchJudge, judge).judge, branches, seen)
         verdicts = await self._verdicts(judging, name, deadline_s=self.deadlines[name])
         return _scores(judge, verdicts, len(branches), attempt=attempt)

@@ -13,6 +13,7 @@ from ramify.config.run_config import RunConfig
 from ramify.core.action import ActionConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine
+from ramify.core.environment import TURN
 from ramify.core.format import Equating, Format, MessageFormat
 from ramify.core.growth import GrowthRules
 from ramify.core.limits import Limits
@@ -20,12 +21,13 @@ from ramify.core.prices import Prices
 from ramify.core.problem import Problem
 from ramify.core.seeds import tree_seed
 from ramify.core.shard import WHOLE, Portion
-from ramify.core.strategy import SearchStrategy, Strategy, post_hoc_rule
+from ramify.core.strategy import SearchStrategy, Strategy, Vote, post_hoc_rule
 from ramify.core.task import Task
 from ramify.core.tool import Tool
 from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
 from ramify.engines.retrying import Retrying, retrying
+from ramify.environments.score import EnvironmentScore
 from ramify.runner.answers import Answering
 from ramify.runner.asking import Asking
 from ramify.runner.formats import build_format, opening_format
@@ -42,6 +44,7 @@ from ramify.runner.refusals import (
     check_problems,
     check_spelling,
     check_tools,
+    check_turns,
 )
 from ramify.runner.run_strategy import RunStrategy
 from ramify.runner.sampler import Sampler
@@ -87,6 +90,11 @@ class Prepared:
     def engine(self) -> Retrying:
         """The policy's engine. `policy` may be a layer in front of it."""
         return self.engines["policy"]
+
+    @property
+    def world(self) -> EnvironmentScore | None:
+        """The judge that scores by the states of the run's environment; None = there is no environment."""
+        return next((judge for judge in self.judging.judges.values() if isinstance(judge, EnvironmentScore)), None)
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -137,6 +145,7 @@ class Prepared:
         check_codecs({name: engines[name] for name in used}, self.codec)
         check_measures(self.measures, self.engine.capabilities, config.strategy.name)
         check_tools(self.format, [tool.name for tool in self.tools])
+        check_turns(self.format, [tool.name for tool in self.tools])
         check_spelling(self.format.stops, self.codec)
         check_actions(config.actions, engines, self.format)
         check_prices(config, self.prices)
@@ -175,8 +184,9 @@ def prepare(
     others = {name: retrying(each, config.engines[name].retry) for name, each in (engines or {}).items()}
     every = {"policy": retrying(engine, config.engine.retry), **others}
     tools = tools_of(task, config.tools)
+    named = [tool for tool in tools if tool.name != TURN]
     growing = [action for action in config.actions.values() if action.role != "judge"]
-    format = build_format(config, task, engine.codec, tools=tools, engines=_capabilities(every, growing).values())
+    format = build_format(config, task, engine.codec, tools=named, engines=_capabilities(every, growing).values())
     config, judging, judge_formats = _judged(config, every, task, format, engine.codec)
     quoting = _quoting(config, format, judge_formats)
     format = format if "policy" in quoting else opening_format(format, "policy", config.actions["policy"].system)
@@ -200,15 +210,23 @@ def prepare(
         measures=sample.measures,
         post_hoc_reasons=(sample.post_hoc_reason,) if sample.post_hoc_reason else (),
         post_hoc=post_hoc_rule(sample, format.stops),
-        # Leaves of a strategy that is no search are answered by majority.
         answering=Answering(
-            sample.vote if isinstance(sample, SearchStrategy) else "majority",
+            _vote(sample, judging),
             format.answer,
             is_same or task.is_same_answer,
         ),
     )
     prepared.check()
     return prepared
+
+
+def _vote(strategy: Strategy, judging: Judging) -> Vote:
+    """How answers are chosen: as a search says; otherwise the state that an environment scores best, if it knows no
+    secret, else the answer of the majority."""
+    if isinstance(strategy, SearchStrategy):
+        return strategy.vote
+    worlds = [judge for judge in judging.judges.values() if isinstance(judge, EnvironmentScore)]
+    return "best" if worlds and not worlds[0].is_oracle else "majority"
 
 
 def _judged(

@@ -10,8 +10,9 @@ from ramify.config.run_config import RunConfig
 from ramify.core.action import ActionConfig
 from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Engine
+from ramify.core.environment import TURN
 from ramify.core.errors import ConfigError, nearest
-from ramify.core.format import Format, MessageFormat
+from ramify.core.format import Format, MessageFormat, TurnFormat
 from ramify.core.limits import Limits
 from ramify.core.prices import PICODOLLARS, Prices
 from ramify.core.problem import Problem
@@ -94,6 +95,15 @@ def check_tools(format: Format, names: Collection[str]) -> None:
             raise ConfigError(
                 f"the format calls a tool {tool!r} by <{tag}>, but the task has no such tool; {nearest(tool, names)}"
             )
+
+
+def check_turns(format: Format, names: Collection[str]) -> None:
+    """Refuse an environment that answers every turn in a format that cannot read one."""
+    if TURN in names and not isinstance(format, TurnFormat):
+        raise ConfigError(
+            f"the environment answers every turn, and the format {type(format).__name__} reads no whole turns; name "
+            "'chat' or 'messages', or leave the format out"
+        )
 
 
 def check_spelling(stops: Iterable[str], codec: Codec) -> None:

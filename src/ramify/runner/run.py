@@ -5,6 +5,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from dataclasses import dataclass
 from functools import partial
 
+from ramify.core.environment import TURN
 from ramify.core.problem import Problem
 from ramify.core.segment import Usage
 from ramify.runner.allowance import Allowance
@@ -51,7 +52,9 @@ class Run:
         self.prepared = prepared
         self._growing = {str(index): problem for index, problem in prepared.portion.items()}
         """Name of a tree that is not finished -> its problem."""
-        self.toolbox = Toolbox(prepared.tools, prepared.config.tools, problems=self._growing)
+        self._seeds: dict[str, int] = {}
+        """Name of a tree that grows -> its seed."""
+        self.toolbox = Toolbox(prepared.tools, prepared.config.tools, problems=self._growing, seeds=self._seeds)
         self._scheduler: Scheduler | None = None
         self._deadline: float | None = None
         self._is_connected = False
@@ -176,11 +179,12 @@ class Run:
     def _tree_run(self, seedling: Seedling, *, emit: Callable[[Event], None]) -> TreeRun:
         index, problem = seedling.index, seedling.problem
         prepared = seedling.prepared or self.prepared
-        self._growing[str(index)] = problem
+        driver = _driver(prepared, seedling)
+        self._growing[str(index)], self._seeds[str(index)] = problem, driver.tree.seed
         return TreeRun(
             index=index,
             problem=problem,
-            driver=_driver(prepared, seedling),
+            driver=driver,
             grower=self._grower(prepared, problem),
             judging=prepared.judging,
             emit=emit,
@@ -210,12 +214,14 @@ class Run:
             judging=prepared.judging,
             config=config.growth,
             pruning=prepared.pruning,
+            world=prepared.world,
         )
 
     def _release(self, event: Event) -> None:
         if isinstance(event, TreeClosed):
             self.toolbox.release(str(event.index))
             self._growing.pop(str(event.index), None)
+            self._seeds.pop(str(event.index), None)
 
 
 def _driver(prepared: Prepared, seedling: Seedling) -> Driver:
@@ -236,6 +242,7 @@ def _driver(prepared: Prepared, seedling: Seedling) -> Driver:
             whole_turns=prepared.whole_turns,
             prices=prepared.prices,
             num_tool_tokens=most_tool_tokens(prepared.described_tools),
+            takes_turns=any(tool.name == TURN for tool in prepared.tools),
         ),
         rules=prepared.rules,
         twin=prepared.strategy.new(tree.seed) if seedling.index == 0 and not prepared.strategy.is_built_in else None,

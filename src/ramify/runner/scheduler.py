@@ -195,7 +195,13 @@ class TreeRun:
             return await self._asked(start, command, judge)
         branches = [self.driver.tree.branch(node) for node in command.nodes]
         try:
-            scores = await self.judging.scores(command.judge, branches, self.problem, attempt=command.attempt)
+            scores = await self.judging.scores(
+                command.judge,
+                branches,
+                self.problem,
+                attempt=command.attempt,
+                of_state=self.grower.state_score(str(self.index)),
+            )
         except JudgeError as error:
             return Failure(f"judge: {error}")
         return Scored(scores)

@@ -25,9 +25,11 @@ from typing import Final, TypeVar
 from ramify.config.run_config import ToolsConfig
 from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
+from ramify.core.seeds import step_seed, world_seed
 from ramify.core.segment import ToolCall
-from ramify.core.tool import STATE_DIGEST, STATEFUL, Tool, ToolSession, called_by, state_of
+from ramify.core.tool import STATE_DIGEST, STATEFUL, Tool, ToolResult, ToolSession, called_by, state_of
 from ramify.edge.error_text import error_text
+from ramify.environments.episodes import EnvironmentTool, EpisodeSession
 from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
 from ramify.tools.output import made_safe
 
@@ -73,11 +75,13 @@ class CallStart:
     acting: Acting
     tree: str
     history: tuple[ToolCall, ...]
+    seed: int = 0
+    """Seed of the path, for a tool that draws its noise by path."""
 
     @classmethod
-    def behind(cls, acting: Acting, tree: str, calls: Sequence[ToolCall]) -> "CallStart":
+    def behind(cls, acting: Acting, tree: str, calls: Sequence[ToolCall], *, seed: int = 0) -> "CallStart":
         """The start of a call on a branch of `tree` that has made `calls`."""
-        return cls(acting, tree, tuple(c for c in calls if c.tool in acting.peers and c.status in STATEFUL))
+        return cls(acting, tree, tuple(c for c in calls if c.tool in acting.peers and c.status in STATEFUL), seed)
 
     @property
     def tool(self) -> Tool:
@@ -105,8 +109,12 @@ class SessionSlot:
 class Sessions:
     """Hands out sessions in the state a branch needs: `take` a session, then `park` or `discard` it."""
 
-    def __init__(self, problems: Mapping[str, Problem], config: ToolsConfig) -> None:
+    def __init__(
+        self, problems: Mapping[str, Problem], config: ToolsConfig, *, seeds: Mapping[str, int] | None = None
+    ) -> None:
+        """`seeds`: seed of each tree; a tree without one has 0. Only environments read it."""
         self._problems = problems
+        self._seeds = seeds or {}
         self._config = config
         self._parked: OrderedDict[Key, SessionSlot] = OrderedDict()
         """States that can be rebuilt, least recently used first."""
@@ -168,6 +176,13 @@ class Sessions:
             await asyncio.wait(self._closing)
         await self.deadlines.close()
 
+    def step_seed(self, start: CallStart) -> int | None:
+        """Seed of an environment's step at `start`; None = the tool draws nothing."""
+        if not isinstance(start.tool, EnvironmentTool) or start.tool.environment.noise == "none":
+            return None
+        is_shared = start.tool.environment.noise == "shared"
+        return step_seed(self._seeds.get(start.tree, 0) if is_shared else start.seed, len(start.history))
+
     # -- the ways to branch -----------------------------------------------------------------------------------------
 
     async def _shared(self, start: CallStart) -> ToolSession:
@@ -209,9 +224,12 @@ class Sessions:
     async def _opened(self, start: CallStart) -> ToolSession:
         if start.tree not in self._problems:
             raise ContractError(f"no problem is known for tree {start.tree!r}; its tools cannot be opened")
-        problem = self._problems[start.tree].for_agents()
-        what = f"{start.tool.name} did not open"
-        return await self._in_time(lambda: start.tool.open(problem), what, unwanted=self._close_soon)
+        problem, tool = self._problems[start.tree], start.tool
+        what = f"{start.acting.state} did not open"
+        if isinstance(tool, EnvironmentTool):
+            seed = world_seed(self._seeds.get(start.tree, 0))
+            return await self._in_time(lambda: tool.open_seeded(problem, seed), what, unwanted=self._close_soon)
+        return await self._in_time(lambda: tool.open(problem.for_agents()), what, unwanted=self._close_soon)
 
     async def _fork(self, slot: SessionSlot) -> ToolSession:
         """A fork of the slot's session. If the fork fails, the session is closed and the next user rebuilds it."""
@@ -238,7 +256,7 @@ class Sessions:
     async def _repeat(self, call: ToolCall, session: ToolSession) -> None:
         what = f"{call.tool} {call.arguments[:80]!r}"
         try:
-            returned = await self._in_time(lambda: session.call(call.arguments), "no result")
+            returned = await self._in_time(lambda: called(session, call.arguments, call.seed), "no result")
         except ToolError as error:
             if error.reason == LOST:
                 raise
@@ -246,6 +264,9 @@ class Sessions:
         result = made_safe(returned, max_bytes=self._config.max_result_bytes)
         if (result.status, result.text) != (call.status, call.result):
             was, now = f"{call.status} {call.result[:80]!r}", f"{result.status} {result.text[:80]!r}"
+            raise ToolError("replay_diverged", f"{what} had given {was} and now gave {now}")
+        if (result.reward, result.end) != (call.reward, call.end):
+            was, now = f"reward {call.reward} and end {call.end}", f"reward {result.reward} and end {result.end}"
             raise ToolError("replay_diverged", f"{what} had given {was} and now gave {now}")
         left, leaves = (each.metadata.get(STATE_DIGEST) for each in (call, result))
         if left is not None and leaves is not None and left != leaves:
@@ -328,3 +349,10 @@ class Sessions:
 
         with contextlib.suppress(OutOfTime, GaveUp):
             await self.deadlines.within(closed, CLOSE_S)
+
+
+async def called(session: ToolSession, arguments: str, seed: int | None) -> ToolResult:
+    """The result of a call. Only an environment's step reads the seed."""
+    if isinstance(session, EpisodeSession):
+        return await session.step(arguments, seed or 0)
+    return await session.call(arguments)

@@ -7,7 +7,7 @@ The response of a path is everything after the opening context: actions and obse
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ramify.core.format import Action, AnswerAction, InvalidAction, ToolAction
+from ramify.core.format import Action, AnswerAction, InvalidAction, ToolAction, TurnAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,8 @@ def classify_stop(policy: StopPolicy, path: Generated) -> Ruling:
     """Decide about a path whose generation has just ended."""
     if isinstance(path.action, AnswerAction):
         return _end(policy, "answer")
+    if path.finish == "end_of_sequence" and isinstance(path.action, TurnAction | InvalidAction):
+        return Ruling("call_tool" if isinstance(path.action, TurnAction) else "call_tool_error")
     if path.finish == "end_of_sequence":
         is_over = policy.no_action == "end" or path.is_last_turn
         return _end(policy, "end_of_sequence") if is_over else Ruling("call_tool_error")

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from ramify.core.segment import ToolCall
 
+TURNS = "turns"
+"""Stands for the name of the tool in figures of turns without a call, which an environment answered."""
 LARGEST = frozenset({"max_execution_time", "max_retries"})
 MEANS = frozenset({"avg_execution_time", "success_rate", "avg_time"})
 
@@ -50,7 +52,7 @@ class ToolMetrics:
 
     @classmethod
     def of(cls, tools: Iterable[str]) -> "ToolMetrics":
-        return cls(by_tool={name: CallFigures() for name in tools})
+        return cls(by_tool={name or TURNS: CallFigures() for name in tools})
 
     def add(self, call: ToolCall) -> None:
         """Count one call."""
@@ -58,7 +60,7 @@ class ToolMetrics:
             self.num_refused += 1
             return
         self.total.add(call)
-        self.by_tool[call.tool].add(call)
+        self.by_tool[call.tool or TURNS].add(call)
 
     def as_dict(self) -> dict[str, float]:
         total = self.total

@@ -13,21 +13,26 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from ramify.config.run_config import ToolsConfig
 from ramify.core.branch import Branch
-from ramify.core.errors import ConfigError, ToolError, nearest
-from ramify.core.format import ToolAction
+from ramify.core.environment import TURN
+from ramify.core.errors import ConfigError, JudgeError, ToolError, nearest
+from ramify.core.format import ToolAction, TurnAction
+from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall, ToolStatus
 from ramify.core.tool import STATEFUL, ChecksStart, Lasting, Sandboxed, Tool, ToolResult, ToolSession, called_by
 from ramify.edge.error_text import error_text
 from ramify.edge.open_files import out_of_files
 from ramify.edge.retries import backoff_s
+from ramify.environments.episodes import EpisodeSession
+from ramify.environments.score import EnvironmentScore
 from ramify.formats.calls import unwrapped
 from ramify.runner.deadline import OutOfTime
-from ramify.runner.sessions import CallStart, Refused, Sessions, acting
+from ramify.runner.sessions import CallStart, Refused, Sessions, acting, called
 from ramify.runner.tool_metrics import ToolMetrics
 from ramify.tools.arguments import Faults, faults_of, text_parameter
 from ramify.tools.output import made_safe, valid
@@ -36,6 +41,8 @@ BACKOFF_BASE_S, BACKOFF_CAP_S = 0.5, 30.0
 """Longest pause before the first retry, and the limit of a pause, in seconds. The pause doubles with each retry."""
 END_S: Final = 10.0
 """Seconds a tool has to release what it holds. A server gets 2 s to end by itself, 2 s after SIGTERM, then SIGKILL."""
+REFUSED: Final = "its state is another branch's, and it can neither be copied nor rebuilt"
+"""Why a call of a branch is refused whose state has moved on with another branch."""
 UNTRIED: Final = frozenset({"replay_diverged", "tool_hang", "tool_gave_up"})
 """Reasons of a `ToolError` that a retry would only meet again."""
 
@@ -44,8 +51,14 @@ class Toolbox:
     """The tools of a run. `problems` maps the name of each tree to its problem; tools see it without its secret."""
 
     def __init__(
-        self, tools: Iterable[Tool], config: ToolsConfig | None = None, *, problems: Mapping[str, Problem]
+        self,
+        tools: Iterable[Tool],
+        config: ToolsConfig | None = None,
+        *,
+        problems: Mapping[str, Problem],
+        seeds: Mapping[str, int] | None = None,
     ) -> None:
+        """`seeds`: seed of each tree, for the noise of environments; both mappings may grow with the run."""
         self._config = config or ToolsConfig()
         self._tools: dict[str, Tool] = {}
         for tool in tools:
@@ -54,31 +67,73 @@ class Toolbox:
             _check_timeout(tool, self._config.deadline_s)
             self._tools[tool.name] = tool
         self._acting = acting(self._tools.values())
-        self._faults = {name: _faults_of(tool) for name, tool in self._tools.items()}
-        self._texts = {name: found for name, tool in self._tools.items() if (found := _text_parameter(tool))}
-        self._sessions = Sessions(problems, self._config)
+        named = {name: tool for name, tool in self._tools.items() if name != TURN}
+        self._faults = {name: _faults_of(tool) for name, tool in named.items()}
+        self._texts = {name: found for name, tool in named.items() if (found := _text_parameter(tool))}
+        self._sessions = Sessions(problems, self._config, seeds=seeds)
         self._metrics = ToolMetrics.of(self._tools)
         self._room = asyncio.Semaphore(self._config.max_parallel)
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(self._tools)
+        return tuple(name for name in self._tools if name != TURN)
 
-    async def call(self, tree: str, branch: Branch, action: ToolAction) -> ToolCall:
-        """Carry out `action` at the end of `branch`, in the state after the branch's earlier calls.
+    @property
+    def takes_turns(self) -> bool:
+        """Whether an environment answers every turn, also one without a call."""
+        return TURN in self._tools
+
+    async def call(self, tree: str, branch: Branch, action: ToolAction | TurnAction, *, seed: int = 0) -> ToolCall:
+        """Carry out the action of a turn at the end of `branch`, in the state after the branch's earlier calls. `seed`:
+        that of the path, for the noise of an environment.
 
         Raises `ToolError("replay_diverged")` if that state cannot be restored.
         """
+        if isinstance(action, TurnAction):
+            action = ToolAction(TURN, action.text)
         called = self._acting.get(action.tool)
         if called is None:
             why = f"there is no tool {action.tool!r}; {nearest(action.tool, self._tools)}"
             return self._unmade(action, "refused", why)
         if action.tool in self._texts:
             action = replace(action, arguments=unwrapped(action.arguments, self._texts[action.tool]))
-        if (fault := self._faults[action.tool](action.arguments)) is not None:
+        if action.tool in self._faults and (fault := self._faults[action.tool](action.arguments)) is not None:
             return self._unmade(action, "invalid", fault)
         async with self._room:
-            return await self._answered(CallStart.behind(called, tree, branch.tool_calls), action)
+            return await self._answered(CallStart.behind(called, tree, branch.tool_calls, seed=seed), action)
+
+    async def score(self, tree: str, branch: Branch, problem: Problem, judge: EnvironmentScore) -> Verdict:
+        """The reward of `branch` by its environment, whose episode is asked in its state at the end of `branch`.
+
+        Raises `JudgeError` if that state cannot be restored, or the episode raises, hangs or gives no valid verdict.
+        """
+        acting = next(each for name, each in self._acting.items() if name in judge.tools)
+        start = CallStart.behind(acting, tree, branch.tool_calls)
+        try:
+            async with self._room:
+                verdict = await self._scored(start, branch, problem)
+        except (Refused, ToolError) as error:
+            raise JudgeError(f"the state at the end of the path cannot be scored: {error or REFUSED}") from error
+        if not (verdict is None or isinstance(verdict, Verdict)):
+            raise JudgeError(f"the environment's score is {verdict!r:.200}; it is a Verdict, or None")
+        return judge.of(branch, verdict)
+
+    async def _scored(self, start: CallStart, branch: Branch, problem: Problem) -> Verdict | None:
+        """Boundary to plug-in code: whatever an episode raises when it scores becomes a `ToolError`."""
+        session = await self._sessions.take(start)
+        assert isinstance(session, EpisodeSession)
+        try:
+            work = partial(session.score, branch, problem)
+            return await self._sessions.deadlines.within(work, self._config.deadline_s)
+        except OutOfTime:
+            raise ToolError("tool_hang", f"no score in {self._config.deadline_s:g} s") from None
+        except Exception as error:
+            raise ToolError("tool_crashed", error_text(error)) from error
+        finally:
+            if start.tool.branching == "refuse" and start.history:
+                self._sessions.park(start, start.history[-1], session)
+            else:
+                self._sessions.discard(start, session)
 
     async def try_walls(self) -> None:
         """Test the sandbox of every tool that needs one, before anything is grown. Raises as `Sandboxed` says."""
@@ -117,15 +172,15 @@ class Toolbox:
         """The call of `action`, retried while the tool reports a fault of its own."""
         clock = asyncio.get_running_loop().time
         began = clock()
+        seed = self._sessions.step_seed(start)
         num_retries = 0
         while True:
             paused_s = clock() - began
             try:
-                result, session = await self._tried(start, action)
+                result, session = await self._tried(start, action, seed)
                 break
             except Refused:
-                why = "its state is another branch's, and it can neither be copied nor rebuilt"
-                return self._unmade(action, "refused", why)
+                return self._unmade(action, "refused", REFUSED)
             except ToolError as error:
                 if error.reason == "replay_diverged":
                     raise
@@ -143,6 +198,10 @@ class Toolbox:
             num_retries=num_retries,
             metadata=result.metadata,
             attachments=result.attachments,
+            seed=seed,
+            reward=result.reward,
+            end=result.end,
+            parts=result.parts,
         )
         if session is not None:
             self._sessions.park(start, call, session)
@@ -159,7 +218,9 @@ class Toolbox:
         is_restorable = start.tool.branching != "refuse"
         return is_restorable and error.reason not in UNTRIED and num_retries < self._config.max_retries
 
-    async def _tried(self, start: CallStart, action: ToolAction) -> tuple[ToolResult, ToolSession | None]:
+    async def _tried(
+        self, start: CallStart, action: ToolAction, seed: int | None
+    ) -> tuple[ToolResult, ToolSession | None]:
         """One try: the tool's result, and its session if its state after the call is known.
 
         Boundary to plug-in code: whatever a tool raises becomes data, except a `ToolError`, which may be retried.
@@ -168,11 +229,11 @@ class Toolbox:
         is_known = False
         clock = asyncio.get_running_loop().time
         try:
-            called = called_by(start.tool, session)
+            adapted = called_by(start.tool, session)
 
             async def timed() -> tuple[ToolResult, float]:
                 began = clock()
-                return await called.call(action.arguments), clock() - began
+                return await called(adapted, action.arguments, seed), clock() - began
 
             returned, took_s = await self._sessions.deadlines.within(timed, self._config.deadline_s)
             result = self._safe(returned)

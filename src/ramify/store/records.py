@@ -15,7 +15,7 @@ import msgspec
 
 from ramify.core.command import Edge, Role
 from ramify.core.errors import StoreError
-from ramify.core.segment import FinishKind, LogprobKind, Origin, ToolStatus
+from ramify.core.segment import FinishKind, LogprobKind, Origin, PathEnd, ToolStatus
 from ramify.store.packing import Number
 
 FORMAT = 1
@@ -68,6 +68,10 @@ class ToolCallValue(JournalValue, frozen=True):
     num_retries: int = 0
     metadata: dict[str, Any] = {}
     attachments: tuple[str, ...] = ()
+    seed: int | None = None
+    reward: Number | None = None
+    end: PathEnd | None = None
+    parts: dict[str, Number] = {}
 
 
 class SegmentValue(JournalValue, frozen=True):

@@ -18,7 +18,7 @@ from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.formats.search_r1 import SEARCH_R1
 from ramify.judges.exact import ANSWER, Exact, is_same_answer
-from ramify.tasks.hops_world import SPLITS, Split, World, world, world_name
+from ramify.tasks.hops_world import SPLITS, Split, HopsWorld, world, world_name
 from ramify.tools.passages import Index, Passage
 from ramify.tools.search import Search
 from ramify.tools.sqlite_index import memory_index
@@ -54,7 +54,7 @@ class HopsProblem:
         return world(self.world).follow(self.subject, self.relations)
 
 
-def draw_problem(rng: random.Random, among: World, num_hops: int) -> HopsProblem:
+def draw_problem(rng: random.Random, among: HopsWorld, num_hops: int) -> HopsProblem:
     """A question of `num_hops` hops. Consumes `rng`."""
     while True:
         subject = place = rng.choice(among.people)

@@ -40,7 +40,7 @@ RELATIONS: Final = (*PERSON_RELATIONS, "mayor")
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class HopsWorld:
     """Facts: (subject, relation) -> value; and all passages, in the order in which they are indexed."""
 
     name: str
@@ -78,7 +78,7 @@ def world_name(split: Split, seed: int, index: int) -> str:
 
 
 @lru_cache(maxsize=256)
-def world(name: str) -> World:
+def world(name: str) -> HopsWorld:
     """The world with this `name`, as `world_name` makes it. Raises ValueError for other names."""
     split, _, rest = name.partition(" ")
     if split not in SPLITS or not rest:
@@ -97,4 +97,4 @@ def world(name: str) -> World:
         passages.append(f"record {subject} {relation} {told[0]}")
         passages += [f"rumor {subject} {relation} {value}" for value in told[1 : 1 + num_rumors]]
     rng.shuffle(passages)
-    return World(name, people, facts, tuple(passages))
+    return HopsWorld(name, people, facts, tuple(passages))

@@ -1,7 +1,8 @@
 """Testing: test doubles for writing a plug-in, and the contract of each kind of plug-in as a function.
 
 Doubles: a scripted engine, a simulated server, virtual time, a tool with state, problems, worlds without a model.
-Contracts: `check_strategy`, `check_tool`, `check_engine`, `check_judge`, `check_credit`, `check_task`, `check_format`.
+Contracts: `check_strategy`, `check_tool`, `check_environment`, `check_engine`, `check_judge`, `check_credit`,
+`check_task`, `check_format`.
 It may import anything except `cli`; nothing else in the package imports it. Each name is imported when it is first
 used.
 """
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from ramify.testing.clock import Deadlock, run_virtual
     from ramify.testing.contracts.credits import check_credit
     from ramify.testing.contracts.engines import check_engine
+    from ramify.testing.contracts.environments import check_environment
     from ramify.testing.contracts.formats import check_format
     from ramify.testing.contracts.judges import check_judge
     from ramify.testing.contracts.rules import BrokenRule
@@ -55,6 +57,7 @@ __all__ = [
     "chains",
     "check_credit",
     "check_engine",
+    "check_environment",
     "check_format",
     "check_judge",
     "check_strategy",
@@ -74,6 +77,7 @@ _MODULES = {
     "clock": "Deadlock run_virtual",
     "contracts.credits": "check_credit",
     "contracts.engines": "check_engine",
+    "contracts.environments": "check_environment",
     "contracts.formats": "check_format",
     "contracts.judges": "check_judge",
     "contracts.rules": "BrokenRule",

@@ -9,13 +9,15 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
-from ramify.core.segment import ToolStatus
+from ramify.core.segment import PathEnd, ToolStatus
 from ramify.core.tool import ToolResult
 
 STATUSES: tuple[ToolStatus, ...] = ("ok", "empty", "error", "timeout", "crashed")
 """Statuses that a tool may return. `refused` and `invalid` are for calls that never reached a tool."""
+ENDS: tuple[PathEnd | None, ...] = (None, "done", "truncated")
 MIN_BYTES = 256
 """Room for the note about what was left out, and some text on both sides of it."""
 MAX_DEPTH = 16
@@ -39,11 +41,32 @@ def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
         return _junk("returned metadata that is no plain data: texts, finite numbers, lists and tables of them")
     if not isinstance(result.attachments, list | tuple) or not all(isinstance(n, str) for n in result.attachments):
         return _junk(f"returned attachments that are no names: {result.attachments!r}")
+    if not _is_number(result.reward) and result.reward is not None:
+        return _junk(f"returned the reward {result.reward!r}; a reward is a finite number or None")
+    if result.end not in ENDS:
+        return _junk(f"returned the end {result.end!r}; there are {', '.join(map(repr, ENDS))}")
+    if not isinstance(result.parts, Mapping) or not all(map(_is_number, result.parts.values())):
+        return _junk(f"returned the parts {result.parts!r}; they are finite numbers by name")
     text = capped(valid(result.text), max_bytes)
     status = "empty" if result.status == "ok" and not text else result.status
     attachments, took_s = tuple(map(valid, result.attachments)), _seconds(result.took_s)
     metadata = _copied(result.metadata)
-    return replace(result, text=text, status=status, metadata=metadata, attachments=attachments, took_s=took_s)
+    reward = None if result.reward is None else float(result.reward)
+    parts = {valid(str(name)): float(value) for name, value in result.parts.items()}
+    return replace(
+        result,
+        text=text,
+        status=status,
+        metadata=metadata,
+        attachments=attachments,
+        took_s=took_s,
+        reward=reward,
+        parts=parts,
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _seconds(took_s: object) -> float | None:

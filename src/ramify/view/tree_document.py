@@ -194,6 +194,8 @@ def _calls(tree: Tree, node: int) -> list[Document]:
             "status": call.status,
             "duration_s": plain(call.duration_s),
             "num_retries": call.num_retries,
+            "reward": None if call.reward is None else plain(call.reward),
+            "end": call.end,
         }
         for call in calls
         if call is not None

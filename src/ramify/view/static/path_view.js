@@ -184,13 +184,13 @@ function callElement(segment, place, app) {
     element(
       "summary",
       { "data-focus": key, onclick: (event) => FOLDED.set(key, !event.currentTarget.parentElement.open) },
-      element("strong", {}, spelt(call.tool || "no tool")),
+      element("strong", {}, spelt(call.tool || (["ok", "empty", "error"].includes(status) ? "turn" : "no tool"))),
       spelt(` ${oneLine(call.arguments)} `),
       element("span", { class: "status" }, status),
       element(
         "span",
         { class: "muted" },
-        `${took}${call.num_retries ? ` · ${call.num_retries} retries` : ""} → ${oneLine(call.result ?? "", 60)}`,
+        `${took}${call.num_retries ? ` · ${call.num_retries} retries` : ""}${stepOf(call)} → ${oneLine(call.result ?? "", 60)}`,
       ),
     ),
     element("div", { class: "label" }, "arguments"),
@@ -200,6 +200,13 @@ function callElement(segment, place, app) {
     element("div", { class: "label" }, `as the model saw it, ${segment.ids.length} tokens`),
     element("div", { class: "text" }, tokenElements(segment, "", null, app)),
   );
+}
+
+/** What an environment gave for the step: its reward with the parts, and whether it ended the path. */
+function stepOf(call) {
+  const parts = Object.entries(call.parts ?? {}).map(([name, value]) => `${oneLine(name, 20)} ${figure(value)}`);
+  const reward = call.reward === undefined ? "" : ` · reward ${figure(call.reward)}`;
+  return `${reward}${parts.length ? ` (${parts.join(", ")})` : ""}${call.end ? ` · ${oneLine(call.end, 12)}` : ""}`;
 }
 
 function judgements(known, node) {
