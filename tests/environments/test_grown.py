@@ -19,6 +19,7 @@ from ramify.core.tree import Tree
 from ramify.credit import forest_of
 from ramify.environments.blocking import BlockingEnvironment
 from ramify.environments.task import EnvironmentTask
+from ramify.runner.toolbox import Toolbox
 from ramify.testing import BrokenRule, check_environment
 
 SETTINGS: dict[str, Any] = {"engine.name": "scripted", "prompts": 3, "seed": 2, "growth.max_response_tokens": 600}
@@ -314,3 +315,9 @@ def test_an_environment_that_cannot_be_used_is_refused_by_name() -> None:
         Reward("sum", 0.5)
     with pytest.raises(ConfigError, match=r"environment.discount = 2: it is above 0 and at most 1"):
         Reward("discounted", 2)
+
+
+def test_a_run_says_at_its_start_what_cannot_be_resumed() -> None:
+    told = Toolbox(EnvironmentTask(Walking(branching="refuse")).tools, problems={}).unresumable()
+    assert len(told) == 1 and told[0].startswith("the state of walking can neither be copied nor rebuilt")
+    assert Toolbox(EnvironmentTask(Walking()).tools, problems={}).unresumable() == []

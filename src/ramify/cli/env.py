@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ramify.core.errors import ConfigError
 if TYPE_CHECKING:
     from ramify.cli.terminal import Terminal
     from ramify.core.environment import Environment
+    from ramify.environments.check import EnvironmentCheck, EnvironmentFinding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,20 +61,26 @@ def execute(options: argparse.Namespace, terminal: "Terminal") -> ExitCode:
     if options.json:
         terminal.result("ramify.env/1", {**about, "findings": {each.rule: each.fault for each in found}})
     else:
-        for each in found:
-            terminal.say(f"{'ok   ' if each.fault is None else 'FAULT'} {each.rule}")
-            if each.fault is not None:
-                terminal.say(f"      {each.fault}")
-        terminal.say(
-            f"{environment.name}: takes {environment.takes}, branching {environment.branching}, noise "
-            f"{environment.noise}, reward {environment.reward}"
-            f"{', needs the secret: its score is an oracle' if environment.needs_secret else ''}"
-        )
-        terminal.say(f"{check.num_steps} steps, {about['steps_per_s']:.0f} a second; {_digests(check)}")
+        terminal.lines(_lines(environment, check, found, about["steps_per_s"]))
     return ExitCode.DONE if all(each.fault is None for each in found) else ExitCode.CHECK
 
 
-def _digests(check: Any) -> str:
+def _lines(
+    environment: "Environment", check: "EnvironmentCheck", found: "Sequence[EnvironmentFinding]", steps_per_s: float
+) -> Iterator[str]:
+    for each in found:
+        yield f"{'ok   ' if each.fault is None else 'FAULT'} {each.rule}"
+        if each.fault is not None:
+            yield f"      {each.fault}"
+    oracle = ", needs the secret: its score is an oracle" if environment.needs_secret else ""
+    yield (
+        f"{environment.name}: takes {environment.takes}, branching {environment.branching}, noise {environment.noise}, "
+        f"reward {environment.reward}{oracle}"
+    )
+    yield f"{check.num_steps} steps, {steps_per_s:.0f} a second; {_digests(check)}"
+
+
+def _digests(check: "EnvironmentCheck") -> str:
     if check.num_digests == check.num_steps:
         return "every state has a digest"
     return f"{check.num_steps - check.num_digests} states without a digest: equal texts do not prove equal states there"

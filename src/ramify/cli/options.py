@@ -237,4 +237,5 @@ def environment_settings(text: str | None) -> dict[str, Any]:
     option = next(iter(inspect.signature(plugins.find("environment", kind)).parameters), None)
     if option is None or not rest:
         raise ConfigError(f"--env {text!r}: write --env {kind}, or {kind}:WHAT if the environment takes an option")
-    return {"environment.name": kind, f"environment.options.{option}": rest}
+    value = int(rest) if rest.isdecimal() else rest
+    return {"environment.name": kind, f"environment.options.{option}": value}

@@ -100,6 +100,8 @@ async def grow_new(run: Run, path: Path, observers: Iterable[Observer], *, text:
         raise
     if text is None and (told := unsigned_reason()) is not None:
         notice(told, observers)
+    for remark in run.toolbox.unresumable():
+        notice(remark, observers)
     return await _grow(run, store, observers, known={})
 
 

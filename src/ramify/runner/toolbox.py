@@ -147,6 +147,15 @@ class Toolbox:
             if isinstance(tool, ChecksStart):
                 await asyncio.to_thread(tool.check_start)
 
+    def unresumable(self) -> list[str]:
+        """What people should know of states that cannot be rebuilt: a killed run resumes by replay."""
+        states = {each.state: each.tool for each in self._acting.values() if each.tool.branching == "refuse"}
+        return [
+            f"the state of {state} can neither be copied nor rebuilt: forks are refused, and after a kill a path goes on "
+            "only if it has not used it; give it branching = 'replay' if its steps can be repeated"
+            for state in states
+        ]
+
     def release(self, tree: str) -> None:
         """Close the sessions of a finished tree. Call it from inside the running loop."""
         self._sessions.release(tree)
