@@ -49,6 +49,12 @@ class EnvironmentTask:
         object.__setattr__(self, "judges", (environment_score(tools, self.reward),))
         object.__setattr__(self, "format", format)
 
+    @property
+    def has_plain_format(self) -> bool:
+        """Whether the environment has no format of its own: with an engine of messages, its functions are then called
+        natively."""
+        return not isinstance(self.environment, HasFormat)
+
     def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:
         return self.environment.problems(split, num_problems, seed)
 

@@ -25,9 +25,8 @@ from ramify.core.tool import ToolResult
 from ramify.formats.answer_keys import is_same_key
 from ramify.formats.calls import CALL, CALL_END, FUNCTION, Syntax, read_call
 from ramify.formats.chat_probe import ChatProbe, RenderChat
-from ramify.formats.conversation import messages_of
 from ramify.formats.frames import Frame, split_at
-from ramify.formats.messages import text_of, tool_calls
+from ramify.formats.messages import messages_of, text_of, tool_calls
 from ramify.formats.tags import OBSERVATIONS, answer_to_turn, quoted
 from ramify.formats.thoughts import THINK, THOUGHT
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 from ramify.core.branch import Branch, turns_of
 from ramify.core.errors import ConfigError
@@ -20,12 +20,10 @@ from ramify.core.format import Action, AnswerAction, IsSame, Span
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
 from ramify.formats.answer_keys import answer_key, is_same_key
-from ramify.formats.messages import rendered, tool_calls
+from ramify.formats.messages import messages_of, rendered, tool_calls
 from ramify.formats.tags import quoted, response_of
 from ramify.formats.thoughts import without_thoughts
 
-MESSAGES: Final = "messages"
-"""Public column with the messages of the opening."""
 CRITIQUE: Final = """\
 Here are a request and somebody's answer to it. Say what is wrong with the answer and what is missing: claims that do \
 not hold, steps that do not follow, slips, wishes of the request that it overlooks. Name the place each time and say \
@@ -154,12 +152,6 @@ class Conversation:
     def _key(self, text: str) -> str:
         found = [match[match.re.groups and 1] or "" for match in re.finditer(self.answer_pattern or "", text)]
         return answer_key(found[-1].strip() if found else text)
-
-
-def messages_of(problem: Problem) -> Sequence[Mapping[str, Any]]:
-    """The opening messages of a problem."""
-    given = cast("Sequence[Mapping[str, Any]] | None", problem.public.get(MESSAGES))
-    return given or [{"role": "user", "content": problem.question}]
 
 
 def transcript(problem: Problem) -> str:

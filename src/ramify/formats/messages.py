@@ -28,6 +28,8 @@ from ramify.formats.thoughts import without_thoughts
 Calls = Literal["native", "tags"]
 Message = Mapping[str, Any]
 
+MESSAGES: Final = "messages"
+"""Public column with the messages of the opening."""
 IMAGE_SUFFIXES: Final = (".gif", ".jpeg", ".jpg", ".png", ".webp")
 """Suffixes of attachments that are shown to the model: the image types that chat completions accept."""
 FILE: Final = "file://"
@@ -37,6 +39,7 @@ ONE_CALL: Final = (
     "Error: one call is made in a turn, the first; this one was not made. Wait for a result, then call again"
 )
 
+SYSTEM_ROLES: Final = ("system", "developer")
 _RESULT: Final = ("\n<tool_response>\n", "\n</tool_response>\n")
 """Around the result of a native call in the text (Hermes)."""
 
@@ -52,6 +55,9 @@ class MessagesOptions:
     calls: Calls | None = None
     """How tools are called. None = by tags if the task's own format has tags for its tools, because its judges may read
     them; otherwise natively."""
+    opening: Literal["question", "messages"] = "question"
+    """What opens a context: the question, or the problem's public column `messages`, as it is. A system message in it
+    takes the place of `system`."""
     answer_tag: str | None = None
     """Tag around the answer; its closing tag ends the path. None = the tag of the task's own tag format. If the task
     has another format, the whole last message is the answer."""
@@ -90,6 +96,7 @@ class Messages:
             stops_at_answer=self._has_answer_tag and (spoken is None or spoken.stops_at_answer),
         )
         self._system = self._explained() if options.system is None else options.system
+        self._opens_conversations = options.opening == "messages"
 
     @property
     def schemas(self) -> tuple[Mapping[str, Any], ...]:
@@ -108,7 +115,9 @@ class Messages:
         return made
 
     def open(self, problem: Problem) -> Sequence[Span]:
-        """The system message, if there is one, and the user's message."""
+        """The system message, if there is one, and the user's message, or the problem's messages."""
+        if self._opens_conversations:
+            return self._conversation(messages_of(problem))
         return self._opened(self._tags.open(problem))
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
@@ -163,6 +172,12 @@ class Messages:
     def tools(self) -> Mapping[str, str]:
         return {name: self._tags.tags.get(name, name) for name in self._schemas}
 
+    def _conversation(self, messages: Sequence[Message]) -> list[Span]:
+        own = {"role": "system", "content": self._system}
+        has_own = bool(self._system) and all(message.get("role") not in SYSTEM_ROLES for message in messages)
+        every = [*([own] if has_own else []), *messages]
+        return [Span(f"{rendered(message)}\n\n", message=message) for message in every]
+
     def _opened(self, question: Sequence[Span]) -> list[Span]:
         said = {"system": self._system, "user": "".join(span.text for span in question)}
         return [Span(f"{text}\n\n", message={"role": role, "content": text}) for role, text in said.items() if text]
@@ -184,6 +199,12 @@ class Messages:
         content = only_text(schema["parameters"]) or json.dumps(schema["parameters"], ensure_ascii=False)
         description = schema.get("description")
         return f"- <{tag}>{content}</{tag}>{f': {description}' if description else ''}"
+
+
+def messages_of(problem: Problem) -> Sequence[Message]:
+    """The opening messages of a problem: its public column `messages`, or its question."""
+    given = cast("Sequence[Message] | None", problem.public.get(MESSAGES))
+    return given or [{"role": "user", "content": problem.question}]
 
 
 def rendered(message: Message) -> str:

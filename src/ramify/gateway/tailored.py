@@ -18,8 +18,8 @@ from ramify.core.problem import Problem
 from ramify.core.seeds import tree_seed
 from ramify.core.strategy import SearchStrategy
 from ramify.formats.chat import Chat
-from ramify.formats.conversation import MESSAGES, Conversation, transcript
-from ramify.formats.messages import text_of
+from ramify.formats.conversation import Conversation, transcript
+from ramify.formats.messages import MESSAGES, text_of
 from ramify.gateway.api_error import bad_request
 from ramify.gateway.chat_request import ChatRequest
 from ramify.gateway.offers import Offer

@@ -21,6 +21,7 @@ from ramify.core.task import Task
 from ramify.core.tool import Tool, schema_of
 from ramify.engines.chat_template import ChatTemplate, load_template
 from ramify.engines.shipped import MODELS
+from ramify.environments.task import EnvironmentTask
 from ramify.formats.chat import Chat, ChatOptions
 from ramify.formats.messages import Messages, MessagesOptions
 from ramify.formats.refine import Refine
@@ -30,9 +31,18 @@ T = TypeVar("T")
 
 
 def build_format(
-    config: RunConfig, task: Task, codec: Codec, *, tools: Sequence[Tool], engines: Iterable[Capabilities]
+    config: RunConfig,
+    task: Task,
+    codec: Codec,
+    *,
+    tools: Sequence[Tool],
+    engines: Iterable[Capabilities],
+    has_conversations: bool = False,
 ) -> Format:
-    """The format of a run with these tools and engines with these capabilities. Raises `ConfigError`."""
+    """The format of a run with these tools and engines with these capabilities. `has_conversations`: whether problems
+    of an environment open with messages. Raises `ConfigError`."""
+    if has_conversations and "opening" not in config.format_options and config.format in ("chat", "messages"):
+        config = replace(config, format_options={**config.format_options, "opening": "messages"})
     found = None if config.format is None else plugins.find("format", config.format)
     if all(engine.has_token_ids for engine in engines):
         format = _chat(config, codec, tools) if found is Chat else _named_format(config, task, tools)
@@ -45,6 +55,9 @@ def build_format(
             "server has the template; name 'messages', or leave the format out"
         )
     format = _named_format(config, task, tools)
+    if config.format is None and isinstance(task, EnvironmentTask) and task.has_plain_format:
+        options = MessagesOptions(opening="messages" if has_conversations else "question", answer_tag=task.answer_tag)
+        return Messages(schemas=[schema_of(tool) for tool in tools], options=options)
     if isinstance(format, TagFormat):
         return in_messages(format, tools)
     if isinstance(format, Refine):

@@ -28,6 +28,8 @@ from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
 from ramify.engines.retrying import Retrying, retrying
 from ramify.environments.score import EnvironmentScore
+from ramify.environments.task import EnvironmentTask
+from ramify.formats.messages import MESSAGES
 from ramify.runner.answers import Answering
 from ramify.runner.asking import Asking
 from ramify.runner.formats import build_format, opening_format
@@ -186,7 +188,14 @@ def prepare(
     tools = tools_of(task, config.tools)
     named = [tool for tool in tools if tool.name != TURN]
     growing = [action for action in config.actions.values() if action.role != "judge"]
-    format = build_format(config, task, engine.codec, tools=named, engines=_capabilities(every, growing).values())
+    format = build_format(
+        config,
+        task,
+        engine.codec,
+        tools=named,
+        has_conversations=_has_conversations(task, problems),
+        engines=_capabilities(every, growing).values(),
+    )
     config, judging, judge_formats = _judged(config, every, task, format, engine.codec)
     quoting = _quoting(config, format, judge_formats)
     format = format if "policy" in quoting else opening_format(format, "policy", config.actions["policy"].system)
@@ -218,6 +227,12 @@ def prepare(
     )
     prepared.check()
     return prepared
+
+
+def _has_conversations(task: Task, problems: Sequence[Problem] | Portion) -> bool:
+    """Whether problems of an environment open with messages."""
+    given = problems.problems if isinstance(problems, Portion) else problems
+    return isinstance(task, EnvironmentTask) and any(MESSAGES in problem.public for problem in given)
 
 
 def _vote(strategy: Strategy, judging: Judging) -> Vote:

@@ -151,8 +151,8 @@ class Toolbox:
         """What people should know of states that cannot be rebuilt: a killed run resumes by replay."""
         states = {each.state: each.tool for each in self._acting.values() if each.tool.branching == "refuse"}
         return [
-            f"the state of {state} can neither be copied nor rebuilt: forks are refused, and after a kill a path goes on "
-            "only if it has not used it; give it branching = 'replay' if its steps can be repeated"
+            f"the state of {state} can neither be copied nor rebuilt: forks are refused, and after a kill a path goes "
+            "on only if it has not used it; give it branching = 'replay' if its steps can be repeated"
             for state in states
         ]
 
