@@ -8,7 +8,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.format import AnswerAction
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
-from ramify.formats.conversation import ACTIONS, MESSAGES, Conversation, transcript
+from ramify.formats.conversation import ACTIONS, Conversation, transcript
+from ramify.formats.messages import MESSAGES
 from ramify.testing.questions import branch_of
 
 CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
