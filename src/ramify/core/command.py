@@ -12,8 +12,9 @@ from ramify.core.stop import ROULETTE
 
 Edge = Literal["continues", "quotes"]
 EDGES: tuple[Edge, ...] = ("continues", "quotes")
-Role = Literal["policy", "critique", "judge", "probe"]
-ROLES: tuple[Role, ...] = ("policy", "critique", "judge", "probe")
+Role = Literal["policy", "critique", "judge", "probe", "user"]
+"""user: a model that an environment asks, such as a simulated user."""
+ROLES: tuple[Role, ...] = ("policy", "critique", "judge", "probe", "user")
 
 
 @dataclass(frozen=True, slots=True)

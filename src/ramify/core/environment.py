@@ -8,11 +8,11 @@ from its seed, which is a hash of the path. So the state is a function of the pa
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
-from ramify.core.judge import Verdict
+from ramify.core.judge import Reply, Verdict
 from ramify.core.problem import Problem
 from ramify.core.tool import Branching, ToolResult
 
@@ -32,6 +32,8 @@ EARNED: Final = "earned"
 STATE_NAME: Final = "state"
 """Key of an observation's metadata: a short name of the state, for people. It stands for an answer where there is no
 text."""
+REPLIES: Final = "replies"
+"""Key of an observation's metadata: what the environment's model said in the step."""
 TURN: Final = ""
 """Name of the tool in the record of a step that was a turn without a call."""
 
@@ -73,6 +75,35 @@ class Episode(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class AskModel(Protocol):
+    """Asks the model of an environment."""
+
+    async def __call__(self, prompt: str) -> Reply:
+        """The reply to `prompt` in a fresh context. Raises `ToolError` if the model gives none, or if the step has
+        asked too often."""
+        ...
+
+
+@runtime_checkable
+class SamplingEpisode(Protocol):
+    """An episode that asks a model, such as a simulated user. The replies are nodes of the role `user`: billed,
+    recorded, never trained. A replay reads them from the record."""
+
+    async def step_by(self, ask: AskModel, turn: AgentTurn, seed: int) -> Observation:
+        """`Episode.step`, with a model to ask. Given the same replies, it must do the same."""
+        ...
+
+
+@runtime_checkable
+class SamplingEnvironment(Protocol):
+    """An environment whose episodes ask a model of the run."""
+
+    @property
+    def action(self) -> str:
+        """Name of the run's action by which the model is asked; its `role` is `user`, its `edge` `quotes`."""
+        ...
 
 
 class Environment(Protocol):

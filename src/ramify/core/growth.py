@@ -144,6 +144,8 @@ class Growth:
         return Grown(command_id, nodes, nodes[-1])
 
     def _plant(self, flight: Flight) -> tuple[int, ...]:
+        if isinstance(flight.command, Grow):
+            return self._plant_path(flight)
         nodes: list[int] = []
         place, num_asked = flight.place, 0
         for step in flight.steps:
@@ -153,6 +155,22 @@ class Growth:
             assert place is not None
             nodes.append(self.tree.add(step, place))
             place = self.tree.follow(nodes[-1]) if step is not flight.steps[-1] else place
+        return tuple(nodes)
+
+    def _plant_path(self, flight: Flight) -> tuple[int, ...]:
+        """Put the steps of a path on the tree, each behind the one before it. What an environment's model said in a
+        step quotes that step, and is no part of the path."""
+        nodes: list[int] = []
+        num_asides = 0
+        for step in flight.steps:
+            if step.role == "user":
+                self.tree.add(step, self.tree.aside(nodes[-1], num_asides))
+                num_asides += 1
+                continue
+            place = self.tree.follow(nodes[-1]) if nodes else flight.place
+            assert place is not None
+            nodes.append(self.tree.add(step, place))
+            num_asides = 0
         return tuple(nodes)
 
     def _score(self, command: Command, scores: tuple[Score, ...]) -> None:

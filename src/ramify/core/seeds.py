@@ -46,6 +46,11 @@ def step_seed(seed: int, num_steps: int) -> int:
     return _hash64(b"step", str(seed).encode(), str(num_steps).encode())
 
 
+def aside_seed(seed: int, number: int) -> int:
+    """Seed of the `number`-th reply of an environment's model about the node whose seed is `seed`."""
+    return _hash64(b"aside", str(seed).encode(), str(number).encode())
+
+
 def judge_seed(seed: int, judge: str, attempt: int) -> int:
     """Seed of what a judge samples in its `attempt` on the node whose seed is `seed`."""
     return _hash64(b"judge", str(seed).encode(), judge.encode("utf-8", errors="replace"), str(attempt).encode())

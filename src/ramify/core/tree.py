@@ -27,7 +27,7 @@ from ramify.core.errors import ContractError
 from ramify.core.ledger import Spend
 from ramify.core.notebook import html_of
 from ramify.core.problem import Problem
-from ramify.core.seeds import child_seed, judge_seed
+from ramify.core.seeds import aside_seed, child_seed, judge_seed
 from ramify.core.segment import Floats_T, Segment
 from ramify.core.stop import ROULETTE, STOP_WORDS, stop_word
 
@@ -38,6 +38,8 @@ MAX_STEPS_BACK = 16
 """A growing node steps over so many siblings to its place before a sorted list of them is made."""
 JUDGED = 1 << 20
 """Index of the first context in which a judge asks about a node. Judge contexts come after every requested child."""
+ASIDE = 1 << 19
+"""Index of the first context in which an environment's model is asked about a node."""
 ROOT = 0
 """Number of the root, the node of the opening context."""
 STOPS = tuple(STOP_WORDS)
@@ -399,6 +401,11 @@ class Tree:
         if number > last:
             seed = child_seed(seed, QUOTED, number - last)
         return Place(node, QUOTED, JUDGED + judge.attempt, seed, NONE)
+
+    def aside(self, node: int, number: int) -> Place:
+        """The place of the `number`-th fresh context in which the environment's model was asked about `node`. It does
+        not count as a requested child."""
+        return Place(node, QUOTED, ASIDE + number, aside_seed(self._seed[self._known(node)], number), NONE)
 
     def end(self, command_id: int) -> None:
         """Remove an answered command from `pending`."""

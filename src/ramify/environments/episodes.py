@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ramify.core.branch import Branch
-from ramify.core.environment import TURN, AgentTurn, Environment, Episode, Observation
-from ramify.core.errors import ConfigError
+from ramify.core.environment import TURN, AgentTurn, AskModel, Environment, Episode, Observation, SamplingEpisode
+from ramify.core.errors import ConfigError, ToolError
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.tool import STATE_DIGEST, Branching, ChecksStart, Lasting, ToolSession
@@ -73,10 +73,16 @@ class EpisodeSession:
     async def call(self, arguments: str) -> Observation:
         return await self.step(arguments, 0)
 
-    async def step(self, arguments: str, seed: int) -> Observation:
-        """Carry out a call, or a turn whose text is `arguments`. The observation holds the digest of the state."""
+    async def step(self, arguments: str, seed: int, ask: AskModel | None = None) -> Observation:
+        """Carry out a call, or a turn whose text is `arguments`. The observation holds the digest of the state. `ask`:
+        the model of an environment that samples."""
         turn = AgentTurn(text=arguments) if self.tool == TURN else AgentTurn(tool=self.tool, arguments=arguments)
-        observed = await self.episode.step(turn, seed)
+        if isinstance(self.episode, SamplingEpisode):
+            if ask is None:
+                raise ToolError("tool_gave_up", "it asks a model, and there is none here; it needs an action of a run")
+            observed = await self.episode.step_by(ask, turn, seed)
+        else:
+            observed = await self.episode.step(turn, seed)
         if not isinstance(observed, Observation) or (digest := self.episode.digest()) is None:
             return observed
         return replace(observed, metadata={**observed.metadata, STATE_DIGEST: digest})

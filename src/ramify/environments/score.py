@@ -24,6 +24,8 @@ class EnvironmentScore:
     """Names of the environment's tools, as the calls of a branch name them."""
     reward: Reward = field(default_factory=Reward)
     is_oracle: bool = False
+    action: str | None = None
+    """The run's action by which the environment asks its model; None = it asks none."""
     name: str = ENVIRONMENT
 
     async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from ramify.core.branch import Branch
-from ramify.core.environment import Environment, Reward
+from ramify.core.environment import Environment, Reward, SamplingEnvironment
 from ramify.core.format import Format
 from ramify.core.judge import BranchJudge
 from ramify.core.problem import Problem
@@ -72,4 +72,5 @@ def environment_score(tools: Sequence[EnvironmentTool], reward: Reward | None = 
         frozenset(tool.name for tool in tools),
         Reward(environment.reward) if reward is None else reward,
         is_oracle=environment.needs_secret,
+        action=environment.action if isinstance(environment, SamplingEnvironment) else None,
     )

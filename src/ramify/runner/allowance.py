@@ -32,6 +32,8 @@ class Allowance:
     """By engine name."""
     num_tool_tokens: int = 0
     """Most tokens of a request that describe tools."""
+    world_action: str | None = None
+    """The action by which an environment asks its model; None = it asks none."""
     takes_turns: bool = False
     """Whether an environment answers every turn: then every turn may be a call."""
 
@@ -54,7 +56,7 @@ class Allowance:
         # A turn computes at most its whole context, and a further turn follows each call except the last.
         num_turns = 1 if is_step else calls + 2
         turns = 1 if is_step else self._turns(command.action, decode)
-        return Spend(
+        own = Spend(
             leaves=1,
             decode=decode,
             prefill_uncached=num_turns * (tree.length(place.parent) + self.config.max_response_tokens),
@@ -63,6 +65,24 @@ class Allowance:
             turns=turns,
             tool_calls=min(1, calls) if is_step else calls,
             judge_calls=self.num_leaf_judges + (0 if self.config.prune_judge is None else turns),
+        )
+        return own.add(self._replies(tree, place, own.tool_calls))
+
+    def _replies(self, tree: Tree, place: Place, num_steps: int) -> Spend:
+        """What an environment's model may use: one reply a step. More of them end the path by its budget."""
+        if self.world_action is None:
+            return Spend()
+        room = self.config.max_response_tokens
+        decode = num_steps * (self.actions[self.world_action].max_tokens or room)
+        context = tree.length(place.parent) + room
+        return Spend(
+            decode=decode,
+            prefill_uncached=num_steps * context,
+            engine_calls=num_steps,
+            turns=num_steps,
+            picodollars=self._prices_of(self.world_action).most(num_steps * context, decode)
+            if self._prices_of(self.world_action).is_known
+            else 0,
         )
 
     def _judgement(self, tree: Tree, command: Judge) -> Spend:

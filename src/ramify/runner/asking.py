@@ -1,4 +1,4 @@
-"""Asking: carries out the questions that judges ask the models of the run.
+"""Asking: carries out the questions that judges, and environments, ask the models of the run.
 
 A judge's questions are steps of its command, like any growth: the run's engines sample them within the run's limits,
 they are recorded when complete and billed under the action's role. After a resume, a judge first gets its recorded
@@ -50,7 +50,7 @@ class Asking:
     def is_grown_by(self, action: str) -> bool:
         """Whether the run also grows trees with the engine of `action`."""
         own = self.actions[action].engine
-        return any(each.engine == own for each in self.actions.values() if each.role != "judge")
+        return any(each.engine == own for each in self.actions.values() if each.role not in ("judge", "user"))
 
 
 class Questions:
@@ -95,6 +95,17 @@ class Questions:
             return self._again()
         turn = Turn(self._path.branch, place.seed, self._path.next_node)
         spans = self._judge_format.open(self._action.template, contexts, self.problem.for_agents())
+        turn.take(*prompt_segments(codec, spans))
+        return await self._heard(turn)
+
+    async def ask(self, prompt: str) -> Reply:
+        """The reply to a prompt in a fresh context. Raises `JudgeError` if the model gives no reply."""
+        self.close()
+        place, codec = self._places(self._num_opened), self._judge_format.codec
+        self._num_opened += 1
+        self._path.seed, self._path.branch = place.seed, Branch(codec, place.parent, ())
+        turn = Turn(self._path.branch, place.seed, self._path.next_node)
+        spans = self._judge_format.format.open(replace(self.problem.for_agents(), question=prompt, public={}))
         turn.take(*prompt_segments(codec, spans))
         return await self._heard(turn)
 

@@ -43,6 +43,7 @@ from ramify.runner.sampler import Sampler
 from ramify.runner.stopping import STOP_POLICIES, Generated, Ruling, classify_failed_tool, classify_stop
 from ramify.runner.toolbox import Toolbox
 from ramify.runner.work import Path, Turn, behind_end, message_segments, prompt_segments
+from ramify.runner.world_model import WorldModel
 from ramify.strategies.parts.entropy import STEP_ENTROPY, step_entropy_topk
 
 PRUNE_WORDS: Final = frozenset({"repetition", "no_valid_step", "tool_errors", "depth_limit"})
@@ -102,6 +103,7 @@ class Grower:
                 step = await self._step(path)
                 path.add(step)
                 work.report(step)
+                _report_asides(path)
         except EnginesDown:
             raise
         except EngineError as error:
@@ -109,6 +111,7 @@ class Grower:
             return Failure(error.reason, error.is_retryable)
         except ToolError as error:
             work.report(self.failed_step(path, "replay_diverged", reason=error.reason, fault=str(error)))
+            _report_asides(path)
             return Failure(error.reason)
         return Done()
 
@@ -237,18 +240,30 @@ class Grower:
         if path.left("tool_calls") == 0:
             turn.stop = "budget"
             return
+        model = self._model(turn, path)
         try:
             async with asyncio.timeout_at(path.work.deadline):
-                call = await self._toolbox.call(path.work.tree, turn.branch, action, seed=turn.seed)
+                call = await self._toolbox.call(path.work.tree, turn.branch, action, seed=turn.seed, model=model)
         except TimeoutError:
             turn.stop = "deadline"
             return
+        finally:
+            path.asides.extend(() if model is None else model.close())
+        if model is not None and model.down is not None:
+            raise model.down
         if call.status in ("timeout", "crashed") and (stop := classify_failed_tool(self._policy).stop) is not None:
             turn.take(Segment("given", token_array(()), tool_call=call))
             turn.stop = stop
             turn.notes["tool"] = call.result
         else:
             self._observe(turn, path, action, call)
+
+    def _model(self, turn: Turn, path: Path) -> WorldModel | None:
+        """The model that the environment may ask in this step; None = it asks none."""
+        asking, action = self._judging.asking, None if self._world is None else self._world.action
+        if asking is None or action is None:
+            return None
+        return WorldModel(turn, path, self._problem, asking=asking, action=action)
 
     def _observe(self, turn: Turn, path: Path, action: Action, call: ToolCall) -> None:
         """Write the observation, cut to the available room. The path ends if the observation fills it, if it answers
@@ -360,6 +375,14 @@ class Grower:
         """Measures of the whole step that need more than its own logprobs."""
         value = step_entropy_topk(turn.topk, turn.branch.codec.vocab_size) if turn.topk else None
         return {} if value is None else {STEP_ENTROPY: value}
+
+
+def _report_asides(path: Path) -> None:
+    """Report what the environment's model said in the step that was just reported."""
+    asides, path.asides = path.asides, []
+    for aside in asides:
+        path.bill(aside)
+        path.work.report(aside)
 
 
 def _turn_action(turn: Turn, format: TurnFormat) -> TurnAction | InvalidAction:

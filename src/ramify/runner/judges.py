@@ -18,6 +18,7 @@ from ramify.core.format import Equating, Format, IsSame
 from ramify.core.judge import BranchJudge, SamplingJudge
 from ramify.core.task import Task
 from ramify.edge.error_text import error_text
+from ramify.environments.score import EnvironmentScore
 from ramify.formats.tags import TagFormat
 from ramify.judges.agreement import Agreement
 from ramify.judges.exact import Exact
@@ -25,6 +26,8 @@ from ramify.judges.math import MathJudge
 from ramify.strategies.parts.steering import REWARD
 
 Judges = Mapping[str, BranchJudge | SamplingJudge]
+USER: Final = ActionConfig(role="user", edge="quotes", template="{question}")
+"""How a simulated user is asked in a run that has no action for it: by the policy's engine."""
 WANTED: Final = ("name", "is_oracle", "judge")
 
 
@@ -72,7 +75,19 @@ def judge_actions(config: RunConfig, judges: Judges, format: Format) -> dict[str
                 f"{action.edge!r}; a judge's has role = 'judge' and edge = 'quotes'"
             )
         judge.check(action)
+    if (name := world_action(judges)) is not None:
+        actions.setdefault(name, USER)
+        if (actions[name].role, actions[name].edge) != ("user", "quotes"):
+            raise ConfigError(
+                f"the environment asks its model by action {name!r}, which has role = {actions[name].role!r} and edge "
+                f"= {actions[name].edge!r}; such an action has role = 'user' and edge = 'quotes'"
+            )
     return actions
+
+
+def world_action(judges: Judges) -> str | None:
+    """The action by which the run's environment asks its model; None = it asks none."""
+    return next((judge.action for judge in judges.values() if isinstance(judge, EnvironmentScore)), None)
 
 
 def sampling(judges: Judges) -> dict[str, SamplingJudge]:

@@ -34,7 +34,7 @@ from ramify.runner.answers import Answering
 from ramify.runner.asking import Asking
 from ramify.runner.formats import build_format, opening_format
 from ramify.runner.judge_formats import JudgeFormat, format_for, is_spoken_to
-from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling
+from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling, world_action
 from ramify.runner.judging import Judging
 from ramify.runner.pruning import PruneRule
 from ramify.runner.refusals import (
@@ -187,7 +187,7 @@ def prepare(
     every = {"policy": retrying(engine, config.engine.retry), **others}
     tools = tools_of(task, config.tools)
     named = [tool for tool in tools if tool.name != TURN]
-    growing = [action for action in config.actions.values() if action.role != "judge"]
+    growing = [action for action in config.actions.values() if action.role not in ("judge", "user")]
     format = build_format(
         config,
         task,
@@ -252,6 +252,7 @@ def _judged(
     config = replace(config, actions=judge_actions(config, judges, format))
     check_actions(config.actions, engines, format)
     asked = [judge.action for judge in sampling(judges).values()]
+    asked += [] if (action := world_action(judges)) is None else [action]
     formats = {action: _judge_format(config, engines, format, codec, action) for action in asked}
     judging = Judging(judges, leaf_judges, asking=Asking(formats, config.actions) if formats else None)
     return config, judging, formats

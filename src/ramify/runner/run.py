@@ -242,6 +242,7 @@ def _driver(prepared: Prepared, seedling: Seedling) -> Driver:
             whole_turns=prepared.whole_turns,
             prices=prepared.prices,
             num_tool_tokens=most_tool_tokens(prepared.described_tools),
+            world_action=None if prepared.world is None else prepared.world.action,
             takes_turns=any(tool.name == TURN for tool in prepared.tools),
         ),
         rules=prepared.rules,

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from ramify.config.run_config import ToolsConfig
+from ramify.core.environment import REPLIES
 from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.seeds import step_seed, world_seed
@@ -31,6 +32,7 @@ from ramify.core.tool import STATE_DIGEST, STATEFUL, Tool, ToolResult, ToolSessi
 from ramify.edge.error_text import error_text
 from ramify.environments.episodes import EnvironmentTool, EpisodeSession
 from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
+from ramify.runner.world_model import RecordedModel, WorldModel
 from ramify.tools.output import made_safe
 
 T = TypeVar("T")
@@ -254,11 +256,11 @@ class Sessions:
         return session
 
     async def _repeat(self, call: ToolCall, session: ToolSession) -> None:
-        what = f"{call.tool} {call.arguments[:80]!r}"
+        what, model = f"{call.tool} {call.arguments[:80]!r}", RecordedModel(call)
         try:
-            returned = await self._in_time(lambda: called(session, call.arguments, call.seed), "no result")
+            returned = await self._in_time(lambda: called(session, call.arguments, call.seed, model), "no result")
         except ToolError as error:
-            if error.reason == LOST:
+            if error.reason in (LOST, "replay_diverged"):
                 raise
             raise ToolError("replay_diverged", f"{what} had answered and now failed: {error}") from error
         result = made_safe(returned, max_bytes=self._config.max_result_bytes)
@@ -351,8 +353,14 @@ class Sessions:
             await self.deadlines.within(closed, CLOSE_S)
 
 
-async def called(session: ToolSession, arguments: str, seed: int | None) -> ToolResult:
-    """The result of a call. Only an environment's step reads the seed."""
+async def called(
+    session: ToolSession, arguments: str, seed: int | None, model: WorldModel | RecordedModel | None = None
+) -> ToolResult:
+    """The result of a call. Only an environment's step reads the seed, and asks the model; what it asked is in the
+    result."""
     if isinstance(session, EpisodeSession):
-        return await session.step(arguments, seed or 0)
+        result = await session.step(arguments, seed or 0, None if model is None else model.ask)
+        if model is None or not model.replies or not isinstance(result, ToolResult):
+            return result
+        return replace(result, metadata={**result.metadata, REPLIES: list(model.replies)})
     return await session.call(arguments)

@@ -34,6 +34,7 @@ from ramify.formats.calls import unwrapped
 from ramify.runner.deadline import OutOfTime
 from ramify.runner.sessions import CallStart, Refused, Sessions, acting, called
 from ramify.runner.tool_metrics import ToolMetrics
+from ramify.runner.world_model import WorldModel
 from ramify.tools.arguments import Faults, faults_of, text_parameter
 from ramify.tools.output import made_safe, valid
 
@@ -83,9 +84,17 @@ class Toolbox:
         """Whether an environment answers every turn, also one without a call."""
         return TURN in self._tools
 
-    async def call(self, tree: str, branch: Branch, action: ToolAction | TurnAction, *, seed: int = 0) -> ToolCall:
+    async def call(
+        self,
+        tree: str,
+        branch: Branch,
+        action: ToolAction | TurnAction,
+        *,
+        seed: int = 0,
+        model: WorldModel | None = None,
+    ) -> ToolCall:
         """Carry out the action of a turn at the end of `branch`, in the state after the branch's earlier calls. `seed`:
-        that of the path, for the noise of an environment.
+        that of the path, for the noise of an environment. `model`: what an environment that samples asks.
 
         Raises `ToolError("replay_diverged")` if that state cannot be restored.
         """
@@ -100,7 +109,7 @@ class Toolbox:
         if action.tool in self._faults and (fault := self._faults[action.tool](action.arguments)) is not None:
             return self._unmade(action, "invalid", fault)
         async with self._room:
-            return await self._answered(CallStart.behind(called, tree, branch.tool_calls, seed=seed), action)
+            return await self._answered(CallStart.behind(called, tree, branch.tool_calls, seed=seed), action, model)
 
     async def score(self, tree: str, branch: Branch, problem: Problem, judge: EnvironmentScore) -> Verdict:
         """The reward of `branch` by its environment, whose episode is asked in its state at the end of `branch`.
@@ -177,7 +186,7 @@ class Toolbox:
             "tools/parked_sessions": float(self._sessions.num_parked),
         }
 
-    async def _answered(self, start: CallStart, action: ToolAction) -> ToolCall:
+    async def _answered(self, start: CallStart, action: ToolAction, model: WorldModel | None) -> ToolCall:
         """The call of `action`, retried while the tool reports a fault of its own."""
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -186,7 +195,7 @@ class Toolbox:
         while True:
             paused_s = clock() - began
             try:
-                result, session = await self._tried(start, action, seed)
+                result, session = await self._tried(start, action, seed, model)
                 break
             except Refused:
                 return self._unmade(action, "refused", REFUSED)
@@ -197,6 +206,8 @@ class Toolbox:
                 if not self._may_retry(start, error, num_retries):
                     break
             num_retries += 1
+            if model is not None:
+                model.replies.clear()
             await asyncio.sleep(_pause_s(start, action, num_retries))
         call = ToolCall(
             start.tool.name,
@@ -228,7 +239,7 @@ class Toolbox:
         return is_restorable and error.reason not in UNTRIED and num_retries < self._config.max_retries
 
     async def _tried(
-        self, start: CallStart, action: ToolAction, seed: int | None
+        self, start: CallStart, action: ToolAction, seed: int | None, model: WorldModel | None
     ) -> tuple[ToolResult, ToolSession | None]:
         """One try: the tool's result, and its session if its state after the call is known.
 
@@ -242,7 +253,7 @@ class Toolbox:
 
             async def timed() -> tuple[ToolResult, float]:
                 began = clock()
-                return await called(adapted, action.arguments, seed), clock() - began
+                return await called(adapted, action.arguments, seed, model), clock() - began
 
             returned, took_s = await self._sessions.deadlines.within(timed, self._config.deadline_s)
             result = self._safe(returned)

@@ -81,20 +81,29 @@ class Path:
     is_over: bool = False
     turn: "Turn | None" = None
     """The unfinished step."""
+    asides: list[Step] = field(default_factory=list[Step])
+    """What the environment's model said in the unfinished step; reported behind it."""
 
     @classmethod
     def begin(cls, work: Work) -> "Path":
         path = cls(work, work.branch, work.place.seed)
         for step in work.done:
-            path.add(step)
+            if step.role == "user":
+                path.bill(step)
+            else:
+                path.add(step)
         return path
+
+    def bill(self, step: Step) -> None:
+        """Count what a step has cost that is no part of the path."""
+        if self.work.limited:
+            self.spent.add(spend_of(step))
 
     def add(self, step: Step) -> None:
         """Add a complete step."""
         turn, self.turn = self.turn, None
         self.branch = self._behind(step) if turn is None else turn.branch
-        if self.work.limited:
-            self.spent.add(spend_of(step))
+        self.bill(step)
         self.num_steps += 1
         self.num_sampled += sum(num_sampled(s) for s in step.segments)
         self.seed = child_seed(self.seed, len(self.branch), 0)
