@@ -114,3 +114,40 @@ def test_thinking_is_no_part_of_a_turn(format: Any) -> None:
 def test_a_failed_step_says_so_in_the_answer() -> None:
     spans = TagFormat().observe(TurnAction("go"), ToolResult("the board is on fire", "crashed"))
     assert "the board is on fire" in "".join(span.text for span in spans)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several(Calling):
+    """Its problems have different tools."""
+
+    @property
+    def schemas(self) -> Sequence[Mapping[str, Any]]:
+        return tuple(text_schema(name, f"{name} somewhere.", parameter="where") for name in ("go", "fly", "swim"))
+
+    def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:
+        return [Problem("p", "to 3", {"tools": ["swim", "go"]})]
+
+
+def test_a_problem_has_its_own_tools() -> None:
+    bodies: list[Mapping[str, Any]] = []
+
+    def model(body: Mapping[str, Any]) -> Mapping[str, Any]:
+        bodies.append(body)
+        return calling(call("fly", '{"where": "right"}')) if len(bodies) < 2 else said("that is all")
+
+    with Endpoint(model) as endpoint:
+        tree = grown(endpoint, Several())
+    assert [tool["function"]["name"] for tool in bodies[0]["tools"]] == ["go", "swim"]
+    (refused,) = tree.branch(tree.leaves()[0]).tool_calls
+    assert (refused.status, refused.result) == ("refused", "there is no tool 'fly'; known are go, swim.")
+
+
+def test_an_opening_shows_the_tools_of_its_problem() -> None:
+    schemas = [text_schema(name, f"{name} somewhere.") for name in ("go", "fly", "swim")]
+    problem = Problem("p", "to 3", {"tools": ["swim"]})
+    for format in (
+        chat(template("chatml_tools"), BUILTIN, schemas),
+        Messages(TagFormat(tags={"go": "g"}), schemas=schemas),
+    ):
+        some, every = ("".join(span.text for span in format.open(each)) for each in (problem, Problem("p", "to 3")))
+        assert "swim somewhere" in some and "fly somewhere" not in some and "fly somewhere" in every

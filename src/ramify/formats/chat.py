@@ -11,7 +11,7 @@ If a turn has several calls, none is made, and the model gets a correction.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -91,6 +91,7 @@ class Chat:
         self._render = render
         self.opens_conversations: Final = options.opening == "messages"
         self._opening = probe.opening()
+        self._openings: dict[frozenset[str], Frame] = {}
         self._turn = probe.turn()
         self._syntax: Syntax = options.calls or _taught(self._opening, shows_tools=probe.shows_tools())
         spelt = [spelling for _, spelling in controls(codec, probe.closing())[:1]]
@@ -123,7 +124,7 @@ class Chat:
         conversation that the template does not show."""
         if self.opens_conversations:
             return self._conversation(messages_of(problem))
-        return self._opening.fill({"question": problem.question})
+        return self._opening_with(problem.tools_among(list(self._schemas))).fill({"question": problem.question})
 
     @property
     def is_same_answer(self) -> IsSame | None:
@@ -188,6 +189,17 @@ class Chat:
 
     def tools(self) -> Mapping[str, str]:
         return {name: name for name in self._schemas}
+
+    def _opening_with(self, names: Collection[str]) -> Frame:
+        """The opening that shows these tools; rendered once for each set of them."""
+        if len(names) == len(self._schemas):
+            return self._opening
+        render, _, schemas, options = self._made_of
+        key = frozenset(names)
+        if key not in self._openings:
+            shown = [schema for schema in schemas if schema["name"] in key]
+            self._openings[key] = ChatProbe(render, shown, options.system).opening()
+        return self._openings[key]
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]]) -> list[Span]:
         """The template's own rendering of a conversation, with the texts in their places unchanged."""

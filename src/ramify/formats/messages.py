@@ -11,7 +11,7 @@ the text.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
@@ -95,6 +95,7 @@ class Messages:
             answer_tag=answer_tag or ANSWER_TAG,
             stops_at_answer=self._has_answer_tag and (spoken is None or spoken.stops_at_answer),
         )
+        self._explains = options.system is None
         self._system = self._explained() if options.system is None else options.system
         self._opens_conversations = options.opening == "messages"
 
@@ -111,14 +112,14 @@ class Messages:
     def with_system(self, system: str) -> "Messages":
         """This format with another system message; '' = none."""
         made = copy(self)
-        made._system = system
+        made._system, made._explains = system, False
         return made
 
     def open(self, problem: Problem) -> Sequence[Span]:
         """The system message, if there is one, and the user's message, or the problem's messages."""
         if self._opens_conversations:
             return self._conversation(messages_of(problem))
-        return self._opened(self._tags.open(problem))
+        return self._opened(self._tags.open(problem), problem.tools_among(list(self._schemas)))
 
     def quote(self, template: str, contexts: Sequence[Branch], problem: Problem) -> Sequence[Span]:
         """A separate conversation whose user message cites contexts, like `TagFormat.quote`."""
@@ -178,16 +179,19 @@ class Messages:
         every = [*([own] if has_own else []), *messages]
         return [Span(f"{rendered(message)}\n\n", message=message) for message in every]
 
-    def _opened(self, question: Sequence[Span]) -> list[Span]:
-        said = {"system": self._system, "user": "".join(span.text for span in question)}
+    def _opened(self, question: Sequence[Span], names: Collection[str] | None = None) -> list[Span]:
+        """`names`: the tools to explain; None = all."""
+        is_whole = names is None or len(names) == len(self._schemas) or not self._explains
+        system = self._system if is_whole else self._explained(names)
+        said = {"system": system, "user": "".join(span.text for span in question)}
         return [Span(f"{text}\n\n", message={"role": role, "content": text}) for role, text in said.items() if text]
 
-    def _explained(self) -> str:
-        """A text that explains how to call tools and give an answer."""
+    def _explained(self, names: Collection[str] | None = None) -> str:
+        """A text that explains how to call tools and give an answer. `names`: the tools; None = all."""
         tags = self._tags
         lines: list[str] = []
         if self._calls == "tags" and self._schemas:
-            lines += ["You have these tools:", *(self._shown(name) for name in self._schemas)]
+            lines += ["You have these tools:", *map(self._shown, self._schemas if names is None else names)]
             lines += ["Write one call, then stop: its result comes in the next message."]
         if self._has_answer_tag:
             lines += [f"When you know the final answer, write <{tags.answer_tag}>the answer</{tags.answer_tag}>."]

@@ -88,7 +88,14 @@ def _problems_of(task: Task, config: RunConfig) -> Sequence[Problem]:
     except RamifyError:
         raise
     except Exception as error:
-        raise ConfigError(f"task {config.task.name!r} has no problems to give: {error_text(error)}") from error
+        raise ConfigError(f"{_said(task, config)} has no problems to give: {error_text(error)}") from error
+
+
+def _said(task: Task, config: RunConfig) -> str:
+    """What a task is called in errors."""
+    if isinstance(task, EnvironmentTask):
+        return f"environment {task.environment.name!r}"
+    return f"task {config.task.name!r}"
 
 
 def _asking(config: RunConfig, problems: Sequence[Problem | str] | Portion | None) -> RunConfig:

@@ -122,6 +122,11 @@ class Prepared:
         """Tools described in every request to an engine that takes messages."""
         return self.format.schemas if isinstance(self.format, MessageFormat) else ()
 
+    def tools_of(self, problem: Problem) -> tuple[Mapping[str, Any], ...]:
+        """Of `described_tools`, those that the problem has."""
+        described = {str(schema["name"]): schema for schema in self.described_tools}
+        return tuple(described[name] for name in problem.tools_among(list(described)))
+
     @property
     def whole_turns(self) -> frozenset[str]:
         """Actions whose engine cannot continue inside a turn."""

@@ -201,7 +201,7 @@ class Run:
             stops=prepared.format.stops,
             config=config.growth,
             measures=prepared.measures,
-            tools=prepared.described_tools,
+            tools=prepared.tools_of(problem),
             prices=prepared.prices,
         )
         return Grower(

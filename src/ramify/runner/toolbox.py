@@ -68,6 +68,7 @@ class Toolbox:
             _check_timeout(tool, self._config.deadline_s)
             self._tools[tool.name] = tool
         self._acting = acting(self._tools.values())
+        self._problems = problems
         named = {name: tool for name, tool in self._tools.items() if name != TURN}
         self._faults = {name: _faults_of(tool) for name, tool in named.items()}
         self._texts = {name: found for name, tool in named.items() if (found := _text_parameter(tool))}
@@ -101,8 +102,9 @@ class Toolbox:
         if isinstance(action, TurnAction):
             action = ToolAction(TURN, action.text)
         called = self._acting.get(action.tool)
-        if called is None:
-            why = f"there is no tool {action.tool!r}; {nearest(action.tool, self._tools)}"
+        known = self._problems[tree].tools_among(self.names) if tree in self._problems else self.names
+        if called is None or (action.tool != TURN and action.tool not in known):
+            why = f"there is no tool {action.tool!r}; {nearest(action.tool, known)}"
             return self._unmade(action, "refused", why)
         if action.tool in self._texts:
             action = replace(action, arguments=unwrapped(action.arguments, self._texts[action.tool]))
