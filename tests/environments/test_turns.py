@@ -139,7 +139,7 @@ def test_a_problem_has_its_own_tools() -> None:
         tree = grown(endpoint, Several())
     assert [tool["function"]["name"] for tool in bodies[0]["tools"]] == ["go", "swim"]
     (refused,) = tree.branch(tree.leaves()[0]).tool_calls
-    assert (refused.status, refused.result) == ("refused", "there is no tool 'fly'; known are go, swim.")
+    assert (refused.status, refused.result) == ("refused", "there is no tool 'fly'; known: go, swim")
 
 
 def test_an_opening_shows_the_tools_of_its_problem() -> None:
