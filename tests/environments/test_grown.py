@@ -321,3 +321,24 @@ def test_a_run_says_at_its_start_what_cannot_be_resumed() -> None:
     told = Toolbox(EnvironmentTask(Walking(branching="refuse")).tools, problems={}).unresumable()
     assert len(told) == 1 and told[0].startswith("the state of walking can neither be copied nor rebuilt")
     assert Toolbox(EnvironmentTask(Walking()).tools, problems={}).unresumable() == []
+
+
+def test_the_best_state_answers_where_no_text_does() -> None:
+    rollout = grown(Walking(), "chains", prompts=1)
+    (tree,) = rollout.trees
+    (answers,) = rollout.answers()
+    rewards = {leaf: tree.reward(leaf) for leaf in tree.leaves()}
+    assert answers.node is not None and rewards[answers.node] == max(rewards.values())
+    place = tree.branch(answers.node).tool_calls[-1].metadata[STATE_DIGEST]
+    assert answers.answer == f"state {place}"
+    assert not answers.is_unread
+
+
+def test_a_search_ranks_states_by_their_score() -> None:
+    settings = {"strategy": "mcts", "strategy.options": {"n": 12, "judge": "environment", "outcome": "reward"}, "prompts": 2}
+    rollout = ramify.rollout_sync(task=EnvironmentTask(Walking()), **{**SETTINGS, **settings})
+    for answers in rollout.answers():
+        assert answers.ranked and [each.score for each in answers.ranked] == sorted(
+            (each.score for each in answers.ranked), reverse=True
+        )
+        assert answers.answer is not None and answers.answer.startswith("state ")
