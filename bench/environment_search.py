@@ -21,7 +21,7 @@ from ramify.testing import Scripted, ScriptedTurn
 
 METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "chains": {"strategy.options": {"n": 2000}},
-    "mcts": {"strategy.options": {"n": 2000, "in_flight": 1, "judge": "reward"}},
+    "mcts": {"strategy.options": {"n": 2000, "in_flight": 1, "judge": "environment", "outcome": "reward"}},
     "beam": {"strategy.options": {"judge": "environment"}},
     "best_first": {"strategy.options": {"judge": "environment"}},
 }

@@ -25,6 +25,14 @@ class HasFormat(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class CallTags(TagFormat):
+    """Tags for calls alone: nothing that is said is an answer, because the world gives the reward."""
+
+    def answer(self, said: str) -> str | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class EnvironmentTask:
     """The task of acting in `environment`. Raises `ConfigError` for an environment that cannot be used."""
 
@@ -40,9 +48,9 @@ class EnvironmentTask:
     def __post_init__(self) -> None:
         tools = environment_tools(self.environment)
         tags = {name: name for tool in tools if (name := tool.name)}
-        format: Format = TagFormat(
-            tags=tags, answer_tag=self.answer_tag or "answer", stops_at_answer=self.answer_tag is not None
-        )
+        format: Format = CallTags(tags=tags, stops_at_answer=False)
+        if self.answer_tag is not None:
+            format = TagFormat(tags=tags, answer_tag=self.answer_tag)
         if isinstance(self.environment, HasFormat):
             format = self.environment.format
         object.__setattr__(self, "tools", tools)
