@@ -97,6 +97,9 @@ CASES = {
     "server with a working folder that is refilled": ToolCase(
         partial(on_a_folder, branching={"write": "replay"}), ("one", "two"), "four"
     ),
+    "shell": ToolCase(
+        partial(plugins.build, "tool", "shell"), ("echo one > a; cat a", "cd /tmp; echo two >> /w/a", "cat /w/a"), "ls"
+    ),
     "search on disk": virtual(search_on_disk, ("one", "two three", "", "nonsense"), "four"),
 }
 ELSEWHERE = {

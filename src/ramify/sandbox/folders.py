@@ -121,8 +121,17 @@ def _remove_level(path: str, free: Iterator[str]) -> None:
         return
     os.chmod(path, 0o700)
     for inner in os.listdir(path):
-        os.rename(f"{path}/{inner}", next(name for name in free if not os.path.lexists(name)))
+        _rename(f"{path}/{inner}", next(name for name in free if not os.path.lexists(name)))
     os.rmdir(path)
+
+
+def _rename(path: str, target: str) -> None:
+    """Move a folder to another parent, and unlock it first if its owner had locked it: the move writes into it."""
+    try:
+        os.rename(path, target)
+    except PermissionError:
+        os.chmod(path, 0o700)
+        os.rename(path, target)
 
 
 def _go(*wanted: str) -> None:

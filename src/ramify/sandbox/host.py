@@ -18,7 +18,7 @@ from ramify.sandbox.processes import Processes
 from ramify.sandbox.protocol import MESSAGE_BYTES, STARTED
 from ramify.sandbox.running import RunningStep, new_step
 from ramify.sandbox.setup import SandboxConfig
-from ramify.sandbox.shell import Shell
+from ramify.sandbox.shell import SandboxShell
 from ramify.sandbox.state import Busy, Lost, Outcome, SandboxState, StepEnd
 from ramify.sandbox.states import States
 from ramify.sandbox.watchdog import Watchdog
@@ -39,7 +39,9 @@ FORK_TRIES, FORK_PAUSE_S = 10, 0.05
 class Sandbox:
     """Made by `open`. `is_alive` is False from the moment it is lost; `close` must still be awaited."""
 
-    def __init__(self, config: SandboxConfig, shell: Shell, inside: tuple[Processes, Leftovers, SandboxState]) -> None:
+    def __init__(
+        self, config: SandboxConfig, shell: SandboxShell, inside: tuple[Processes, Leftovers, SandboxState]
+    ) -> None:
         self._config = config
         self._shell = shell
         self._processes, self._leftovers, first = inside
@@ -59,7 +61,7 @@ class Sandbox:
     @classmethod
     async def open(cls, config: SandboxConfig) -> "Sandbox":
         """A new sandbox whose first state is ready. Raises `ToolError` that names the wall this machine lacks."""
-        shell = Shell(config)
+        shell = SandboxShell(config)
         try:
             async with asyncio.timeout(START_S):
                 return cls(config, shell, await shell.greet())

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _MAX_ROUNDS: Final = 30
 _SHARED: Final = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) ...s .*\(deleted\)$", re.MULTILINE)
 """A line of /proc/PID/maps for shared memory without a name."""
@@ -37,6 +38,8 @@ class Look:
     rss_bytes: int
     num_faults: int
     """Page faults since it was forked: an upper bound of the pages that it shares with nobody."""
+    cpu_s: float = 0.0
+    """CPU time of it and of the children that it has waited for."""
 
     @property
     def is_gone(self) -> bool:
@@ -74,7 +77,8 @@ class Processes:
         # The name in parentheses may contain anything; only numbers follow the last parenthesis.
         fields = text[text.rindex(b")") + 2 :].split()
         numbers = [int(fields[index]) for index in (1, 17, 21, 7)]
-        return Look(pid, fields[0].decode(), numbers[0], numbers[1], numbers[2] * PAGE_BYTES, numbers[3])
+        cpu_s = sum(map(int, fields[11:15])) / TICKS_PER_S
+        return Look(pid, fields[0].decode(), numbers[0], numbers[1], numbers[2] * PAGE_BYTES, numbers[3], cpu_s)
 
     def fair_bytes(self, pid: int) -> int | None:
         """Its memory, where a page shared by n processes counts 1/n; None = the kernel does not report it."""

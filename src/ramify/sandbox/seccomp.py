@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ramify.sandbox.kernel import prctl
-from ramify.sandbox.syscalls import NEWEST, Machine, number_of, numbers
+from ramify.sandbox.syscalls import NEWEST, REFUSED, Machine, number_of, numbers
 
 Instruction = tuple[int, int, int, int]
 """Code, jump if true, jump if false, constant."""
@@ -24,6 +24,15 @@ X32_BIT: Final = 0x4000_0000
 FORBIDDEN_CLONES: Final = 0x7E02_80EE
 """Every CLONE_NEW* flag of `clone`; CLONE_PARENT, because the processes of a step must descend from it; and the bits of
 SIGCONT that SIGCHLD lacks, in the signal that a child sends when it ends."""
+FORBIDDEN_NAMESPACES: Final = 0x7E02_0080
+"""Every CLONE_NEW* flag of `clone`."""
+FOR_SHELLS: Final = frozenset({"setpgid", "inotify_init", "inotify_init1"})
+"""Refused in a sandbox whose stopped processes are states; allowed where all processes end with a command."""
+ATTRIBUTE_WRITES: Final = (
+    "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr",
+)  # fmt: skip
+"""A shell's programs are told that the file system has no attributes: `sed -i` and `cp -p` complain about any other
+answer."""
 F_SETSIG: Final = 10
 """Command of `fcntl`. With it, or with a POSIX timer, a stopped process could wake itself."""
 SCHEDULING: Final = ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
@@ -49,6 +58,9 @@ PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_MM, PR_SET_CHILD_SUBREAPER, PR_SET_THP_DISABLE = 4, 22, 35, 36, 41
 FORBIDDEN_OPTIONS: Final = (PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_MM, PR_SET_THP_DISABLE)
 AF_UNIX: Final = 1
+FAMILIES: Final = (AF_UNIX, 2, 10, 16)
+"""Families of a shell's sockets: AF_UNIX, AF_INET, AF_INET6, AF_NETLINK. Others, such as AF_VSOCK and AF_ALG, know no
+network namespace or are ways into the kernel that no test suite needs."""
 
 _LOAD, _EQUAL, _GREATER, _SHARES, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF_0000, 0x8000_0000, 0x0005_0000
@@ -64,6 +76,32 @@ def program(machine: Machine, *, has_sockets: bool) -> bytes:
         *_examined(machine, has_sockets=has_sockets),
         (_RETURN, 0, 0, _ALLOW),
     ]
+    return b"".join(struct.pack("<HBBI", *instruction) for instruction in body)
+
+
+def shell_program(machine: Machine) -> bytes:
+    """The filter for a command whose processes all end with it, so no state of processes has to be kept from waking.
+    Job control, timers and sockets of the local families are allowed; whether the latter lead anywhere is a matter of
+    the network namespace."""
+    refused = {name: errno.EPERM for name in REFUSED if name not in FOR_SHELLS}
+    refused |= dict.fromkeys(ATTRIBUTE_WRITES, errno.EOPNOTSUPP)
+    rules: dict[str, Sequence[Instruction]] = {
+        "clone3": [_refuse(errno.ENOSYS)],
+        "clone": [_load(0), (_SHARES, 0, 1, FORBIDDEN_NAMESPACES), _refuse(errno.EPERM)],
+        "mmap": [_load(3), (_SHARES, 0, 1, MAP_HUGETLB), _refuse(errno.ENOMEM)],
+        "ioctl": [_load(1), *(step for code in FORBIDDEN_REQUESTS for step in _when(code, [_refuse(errno.EPERM)]))],
+        "prctl": [_load(0), *_when(PR_SET_MM, [_refuse(errno.EPERM)])],
+        "socket": [_load(0), *_one_of(FAMILIES), _refuse(errno.EAFNOSUPPORT)],
+    }
+    body: list[Instruction] = [*_first(ARCHES[machine], is_x86=machine == "x86_64")]
+    for name, code in refused.items():
+        number = number_of(name, machine)
+        body += [] if number is None else _when(number, [_refuse(code)])
+    for name, rule in rules.items():
+        number = number_of(name, machine)
+        assert number is not None
+        body += _when(number, [*rule, (_LOAD, 0, 0, _NUMBER)])
+    body.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in body)
 
 
@@ -120,6 +158,12 @@ def _when(value: int, then: Sequence[Instruction]) -> Iterable[Instruction]:
     """Run `then` if the loaded value equals `value`; else skip it."""
     yield (_EQUAL, 0, len(then), value)
     yield from then
+
+
+def _one_of(values: Sequence[int]) -> Iterable[Instruction]:
+    """Skip the next instruction if the loaded value is one of `values`."""
+    for at, value in enumerate(values):
+        yield (_EQUAL, len(values) - at, 0, value)
 
 
 def _only(argument: int, value: int) -> Sequence[Instruction]:

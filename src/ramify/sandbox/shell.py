@@ -56,7 +56,7 @@ module.main(life, channel, host, setup)
 _FLAGS: Final = ("-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOT)
 
 
-class Shell:
+class SandboxShell:
     """Starts when it is made. Ends by itself when its socket closes or this process ends."""
 
     def __init__(self, config: SandboxConfig) -> None:

@@ -1,15 +1,13 @@
 """MCP folders: the working folders of a server's branches.
 
 A branch has `BASE/RUN/ID/workdir`, a copy of the template or of another branch's folder, and `BASE/RUN/ID/tmp` for
-temporary files. All of a run are removed at its end. A killed run cannot remove its own, but no longer holds the lock
-`BASE/RUN.lock`: the next run of this user that looks removes them.
+temporary files. All of a run are removed at its end, or by the next run that looks (`workspaces/run_folder.py`).
 
 Branches have different paths, and texts must not show which branch they come from. So the model sees `WORD` in place of
 the path, in the texts that come back, and the server sees the path in place of `WORD`, in the arguments.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -24,6 +22,7 @@ from typing import Any, Final
 
 from ramify.core.errors import ToolError
 from ramify.sandbox.folders import remove
+from ramify.workspaces.run_folder import RUN_ID, discard_run, new_run
 
 WORD: Final = "/workdir"
 """What the model sees in place of the path of its branch's folder."""
@@ -34,7 +33,6 @@ MAX_FILES: Final = 20_000
 NUM_TRIES: Final = 3
 """Times that a folder is copied whose files change meanwhile."""
 DIGEST: Final = hashlib.sha256
-ID: Final = "[0-9a-f]{12}"
 
 _WORD_IN_TEXT: Final = re.compile(rf"(?:(?<![\w.~/-])|(?<=://)){WORD}(?![\w-]|\.\w)")
 
@@ -94,8 +92,8 @@ class Folders:
         self._run: Path | None = None
         self._lock: int | None = None
         self.base = base_folder()
-        self._shown = re.compile(f"{re.escape(str(self.base))}(?:/{ID}(?:/{ID})?)?(?=(/?))")
-        self._home = re.compile(f"{re.escape(str(self.base))}/{ID}/{ID}".encode())
+        self._shown = re.compile(f"{re.escape(str(self.base))}(?:/{RUN_ID}(?:/{RUN_ID})?)?(?=(/?))")
+        self._home = re.compile(f"{re.escape(str(self.base))}/{RUN_ID}/{RUN_ID}".encode())
 
     def new(self) -> BranchFolder:
         """The place of a new folder, still without files."""
@@ -162,7 +160,7 @@ class Folders:
     def close(self) -> None:
         """Remove everything. Folders made later have a new place."""
         if self._run is not None and self._lock is not None:
-            _discard(self._run, self._lock)
+            discard_run(self._run, self._lock)
         self._run = self._lock = None
 
     def shown(self, text: str) -> str:
@@ -171,7 +169,7 @@ class Folders:
 
     def _made(self) -> Path:
         if self._run is None:
-            self._run, self._lock = _new_run(self.base)
+            self._run, self._lock = new_run(self.base, mode=0o700)
         return self._run
 
     def _refuse_own(self, template: Path) -> None:
@@ -284,52 +282,6 @@ def base_folder() -> Path:
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise ToolError("tool_gave_up", f"{folder} is a link or another user's; set TMPDIR to a folder of your own")
     return folder
-
-
-def remove_left(base: Path | None = None) -> int:
-    """Remove the folders of runs that were killed. Returns how many runs left some."""
-    num_left = 0
-    base = base or base_folder()
-    for name in sorted({path.name.removesuffix(".lock") for path in base.iterdir()}):
-        if re.fullmatch(ID, name) and (lock := _locked(base / f"{name}.lock")) is not None:
-            _discard(base / name, lock)
-            num_left += 1
-    return num_left
-
-
-def _new_run(base: Path) -> tuple[Path, int]:
-    """A new folder, and its lock, which this process holds until it ends, however it ends."""
-    while True:
-        name = secrets.token_hex(6)
-        lock = _locked(base / f"{name}.lock")
-        if lock is not None:
-            (base / name).mkdir(mode=0o700)
-            return base / name, lock
-
-
-def _locked(path: Path) -> int | None:
-    """The file, locked; None = another process holds it. The lock comes before the folder, so a folder without one is
-    nobody's."""
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.stat(path).st_ino == os.fstat(lock).st_ino:  # noqa: PTH116 - the same call twice
-            return lock
-    except OSError:  # It is held, or was removed meanwhile.
-        pass
-    os.close(lock)
-    return None
-
-
-def _discard(run: Path, lock: int) -> None:
-    """Remove the folders of a run. What cannot be removed yet keeps its lock file, and is tried again."""
-    try:
-        with contextlib.suppress(OSError):
-            remove(str(run))
-        if not run.exists():
-            Path(f"{run}.lock").unlink(missing_ok=True)
-    finally:
-        os.close(lock)
 
 
 def _refuse_unfit(template: Path, entry: FolderEntry) -> None:

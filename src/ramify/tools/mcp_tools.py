@@ -12,7 +12,8 @@ from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult, ToolSession
 from ramify.tools.arguments import read_arguments
-from ramify.tools.mcp_folders import PLACEHOLDER, remove_left
+from ramify.tools.mcp_folders import PLACEHOLDER, base_folder
+from ramify.workspaces.run_folder import remove_left
 
 if TYPE_CHECKING:
     from ramify.tools.mcp import Mcp
@@ -78,7 +79,7 @@ class McpSource:
             raise ConfigError(_shared_state(options, self.writer))
         if options.workdir is not None:
             options.check_template()
-            remove_left()
+            remove_left(base_folder())
         self._is_checked = True
 
     async def let_go(self) -> None:
