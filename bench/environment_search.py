@@ -1,7 +1,8 @@
 """A search in an environment beside chains at equal turns: how often is the goal found, and the best reward.
 
-The policy draws a legal move at random, so only the spending of turns differs. Each problem is grown by each method with
-the same limit of turns; the best leaf of a tree is its answer. Intervals are of the paired difference over problems.
+The policy draws a legal move at random, so only the spending of turns differs. Each problem is grown by each method
+with the same limit of turns; the best leaf of a tree is its answer. Intervals are of the paired difference over
+problems.
 
 Run: python bench/environment_search.py [--problems 40] [--turns 200] [--env hops|FrozenLake|TextWorld|all]
 Needs: pip install 'ramify[gym]' and 'ramify[textworld]' for the last two.
@@ -103,7 +104,9 @@ def main() -> None:
             leaves = sum(tree.num_leaves for tree in trees) / len(trees)
             difference = paired_difference(found[method], found["chains"])
             mean = sum(found[method]) / len(found[method])
-            print(f"{name:10} {method:10} best {mean:.3f}  vs chains {difference}  turns {spent:.0f}  leaves {leaves:.1f}")
+            print(
+                f"{name:10} {method:10} best {mean:.3f}  vs chains {difference}  turns {spent:.0f}  leaves {leaves:.1f}"
+            )
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ from typing import Any, Final, Literal, get_args
 from ramify.core.errors import ConfigError, RamifyError, nearest
 
 Kind = Literal[
-    "strategy", "task", "environment", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export", "step_parser",
-    "equivalence",
+    "strategy", "task", "environment", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export",
+    "step_parser", "equivalence",
 ]  # fmt: skip
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -64,10 +64,18 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "herds": "ramify.tasks.herds:Herds",
             "hops": "ramify.tasks.hops:Hops",
             "ledgers": "ramify.tasks.ledgers:Ledgers",
+            "reasoning_gym": "ramify.tasks.reasoning_gym:ReasoningGym",
             "states": "ramify.tasks.states:StateTask",
         },
         "environment": {
+            "gym": "ramify.environments.gym:Gym",
             "hops": "ramify.environments.hops:HopsLibrary",
+            "inspect": "ramify.environments.inspect:Inspect",
+            "verifiers": "ramify.environments.verifiers:Verifiers",
+            "openenv": "ramify.environments.openenv:OpenEnv",
+            "textarena": "ramify.environments.textarena:TextArena",
+            "textworld": "ramify.environments.textworld:TextWorld",
+            "trl": "ramify.environments.trl:Trl",
         },
         "engine": {
             "builtin": "ramify.engines.builtin:Builtin",

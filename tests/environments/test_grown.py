@@ -335,7 +335,11 @@ def test_the_best_state_answers_where_no_text_does() -> None:
 
 
 def test_a_search_ranks_states_by_their_score() -> None:
-    settings = {"strategy": "mcts", "strategy.options": {"n": 12, "judge": "environment", "outcome": "reward"}, "prompts": 2}
+    settings = {
+        "strategy": "mcts",
+        "strategy.options": {"n": 12, "judge": "environment", "outcome": "reward"},
+        "prompts": 2,
+    }
     rollout = ramify.rollout_sync(task=EnvironmentTask(Walking()), **{**SETTINGS, **settings})
     for answers in rollout.answers():
         assert answers.ranked and [each.score for each in answers.ranked] == sorted(

@@ -42,6 +42,7 @@ EVERYTHING: Final = Needs(parts=PARTS, extras=tuple(EXTRAS))
 INPUTS: Final = ("http", "chat", "hf", "search", "math", "mcp", "parquet")
 """Extras of engines, tools, judges and data."""
 TRACKERS: Final = ("tensorboard", "trackio", "wandb")
+ENVIRONMENTS: Final = ("gym", "textworld", "textarena", "openenv", "verifiers", "inspect")
 RUN: Final = Needs(parts=PARTS, extras=(*INPUTS, *TRACKERS, "metrics", "ray"))
 COMPARISON: Final = Needs(parts=("model", "threads", "sandbox", "engines"), extras=(*INPUTS, "plot"))
 NEEDS: Final[Mapping[str, Needs]] = {
@@ -59,6 +60,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     "show": Needs(),
     "view": Needs(needed_extras=("view",)),
     "export": Needs(parts=("disk",), extras=("parquet",)),
+    "env": Needs(extras=ENVIRONMENTS),
     "index": Needs(parts=("disk",), extras=("search", "parquet")),
     "retriever": Needs(extras=("search",), needed_extras=("http",)),
     "gateway": Needs(parts=PARTS, extras=tuple(name for name in INPUTS if name != "http"), needed_extras=("http",)),

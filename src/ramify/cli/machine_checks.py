@@ -20,6 +20,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "chat": ("jinja2",),
     "hf": ("jinja2", "torch", "transformers"),
     "search": ("tantivy",),
+    "inspect": ("inspect_ai",),
     "math": ("math_verify",),
     "mcp": ("mcp",),
     "parquet": ("pyarrow",),
@@ -28,7 +29,13 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "ray": ("ray",),
     "tensorboard": ("tensorboardX",),
     "trackio": ("trackio",),
+    "verifiers": ("verifiers",),
     "wandb": ("wandb",),
+    "gym": ("gymnasium",),
+    "textworld": ("textworld",),
+    "textarena": ("textarena",),
+    "openenv": ("aiohttp",),
+    "reasoning": ("reasoning_gym",),
 }
 """Extra -> the packages it installs."""
 BASE: Final = ("numpy", "msgspec", "rich", "safetensors")

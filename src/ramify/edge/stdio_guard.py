@@ -59,7 +59,7 @@ class Stopped(Exception):
 
 def main() -> None:
     way, parent, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     if way == LINE:
         _guard_on_a_line(parent, command)
     else:
@@ -86,7 +86,7 @@ def _guard_on_a_line(parent: int, command: list[str]) -> None:
 
 def _guard_on_streams(parent: int, command: list[str]) -> None:
     woken = _wakes_on({signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP})
-    _die_with(parent, signal.SIGHUP)
+    die_with(parent, signal.SIGHUP)
     try:
         server = _spawned(command)
     except OSError as error:
@@ -141,15 +141,15 @@ def _spawned(command: list[str], *, log: int | None = None) -> int:
         stderr=log,
         start_new_session=log is not None,
         # Nothing else runs in this process, so code between fork and exec is safe.
-        preexec_fn=lambda: _die_with(guard, signal.SIGKILL),  # noqa: PLW1509
+        preexec_fn=lambda: die_with(guard, signal.SIGKILL),  # noqa: PLW1509
     )
     process.returncode = 0  # `_reaped` reaps it, with the orphans.
     return process.pid
 
 
-def _die_with(parent: int, number: int) -> None:
+def die_with(parent: int, number: int) -> None:
     """Let the kernel send this process a signal when its parent is gone."""
-    _prctl(PR_SET_PDEATHSIG, number)
+    prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -245,7 +245,7 @@ def _wakes_on(numbers: Iterable[int]) -> int:
     return woken
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 

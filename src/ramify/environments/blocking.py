@@ -23,6 +23,8 @@ from ramify.environments.world_process import stepped
 T = TypeVar("T")
 THREADS: Final = DaemonThreads(512)
 """Threads of all worlds; a world that hangs keeps one for good."""
+MAX_PROCESSES: Final = 256
+"""Half of the open files that systems commonly allow a process (1,024, two an episode)."""
 RunsIn = Literal["thread", "process"]
 
 
@@ -72,6 +74,12 @@ class BlockingEnvironment:
     max_file_bytes: int = 1 << 30
     """Largest file that a world in a process can write."""
     _processes: WorldProcesses = field(default_factory=WorldProcesses, init=False, repr=False, compare=False)
+
+    @property
+    def max_sessions(self) -> int | None:
+        """Episodes that may wait for later forks: a process each, of about 3 MB and two open files; None = as many as a
+        run allows."""
+        return MAX_PROCESSES if self.runs_in == "process" else None
 
     @property
     def schemas(self) -> Sequence[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ environment is a tool; a turn without a call is a call of the tool with the empt
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from ramify.core.branch import Branch
 from ramify.core.environment import TURN, AgentTurn, AskModel, Environment, Episode, Observation, SamplingEpisode
@@ -16,6 +16,16 @@ from ramify.core.problem import Problem
 from ramify.core.tool import STATE_DIGEST, Branching, ChecksStart, Lasting, ToolSession
 
 BRANCHINGS = ("fork", "replay", "refuse")
+
+
+@runtime_checkable
+class LimitsSessions(Protocol):
+    """An environment whose waiting episodes hold something that is scarce, such as processes."""
+
+    @property
+    def max_sessions(self) -> int | None:
+        """Episodes that may wait for later forks; the oldest are closed, and replayed when they are needed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,11 @@ class EnvironmentTool:
         environment = self.environment
         seen = problem if environment.needs_secret else problem.for_agents()
         return EpisodeSession(await environment.open(seen, seed), self.name)
+
+    @property
+    def max_sessions(self) -> int | None:
+        """Episodes that may wait for later forks; None = as many as a run allows."""
+        return self.environment.max_sessions if isinstance(self.environment, LimitsSessions) else None
 
     def on(self, session: ToolSession) -> "EpisodeSession":
         assert isinstance(session, EpisodeSession)

@@ -271,7 +271,10 @@ class Grower:
         if self._world is not None and call.reward is not None and self._world.reward.rule != "last":
             num_before = len(self._world.steps(turn.branch.tool_calls))
             turn.notes[EARNED] = self._world.reward.earned(call.reward, num_before)
-        self._write(turn, path, action, call)
+        if call.end is not None and not call.result:
+            turn.take(Segment("given", token_array(()), tool_call=call, attachments=call.attachments))
+        else:
+            self._write(turn, path, action, call)
         if isinstance(action, TurnAction) and self._is_last_turn(turn):
             turn.stop = turn.stop or "turn_limit"
         turn.stop = ENDS[call.end] if call.end is not None else turn.stop

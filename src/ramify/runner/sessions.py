@@ -112,12 +112,19 @@ class Sessions:
     """Hands out sessions in the state a branch needs: `take` a session, then `park` or `discard` it."""
 
     def __init__(
-        self, problems: Mapping[str, Problem], config: ToolsConfig, *, seeds: Mapping[str, int] | None = None
+        self,
+        problems: Mapping[str, Problem],
+        config: ToolsConfig,
+        *,
+        seeds: Mapping[str, int] | None = None,
+        max_sessions: int | None = None,
     ) -> None:
-        """`seeds`: seed of each tree; a tree without one has 0. Only environments read it."""
+        """`seeds`: seed of each tree; a tree without one has 0. Only environments read it. `max_sessions`: a lower
+        limit than `tools.max_parked`."""
         self._problems = problems
         self._seeds = seeds or {}
         self._config = config
+        self._max_parked = config.max_parked if max_sessions is None else min(config.max_parked, max_sessions)
         self._parked: OrderedDict[Key, SessionSlot] = OrderedDict()
         """States that can be rebuilt, least recently used first."""
         self._kept: dict[Key, SessionSlot] = {}
@@ -325,7 +332,7 @@ class Sessions:
 
     def _evict(self) -> None:
         """Close the least recently used sessions that can be rebuilt, down to the limit."""
-        while len(self._parked) > self._config.max_parked:
+        while len(self._parked) > self._max_parked:
             idle = next((key for key, slot in self._parked.items() if not slot.num_users), None)
             if idle is None:
                 return

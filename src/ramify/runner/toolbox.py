@@ -28,7 +28,7 @@ from ramify.core.tool import STATEFUL, ChecksStart, Lasting, Sandboxed, Tool, To
 from ramify.edge.error_text import error_text
 from ramify.edge.open_files import out_of_files
 from ramify.edge.retries import backoff_s
-from ramify.environments.episodes import EpisodeSession
+from ramify.environments.episodes import EnvironmentTool, EpisodeSession
 from ramify.environments.score import EnvironmentScore
 from ramify.formats.calls import unwrapped
 from ramify.runner.deadline import OutOfTime
@@ -44,7 +44,7 @@ END_S: Final = 10.0
 """Seconds a tool has to release what it holds. A server gets 2 s to end by itself, 2 s after SIGTERM, then SIGKILL."""
 REFUSED: Final = "its state is another branch's, and it can neither be copied nor rebuilt"
 """Why a call of a branch is refused whose state has moved on with another branch."""
-UNTRIED: Final = frozenset({"replay_diverged", "tool_hang", "tool_gave_up"})
+UNTRIED: Final = frozenset({"replay_diverged", "tool_hang", "tool_gave_up", "world_raised"})
 """Reasons of a `ToolError` that a retry would only meet again."""
 
 
@@ -72,7 +72,9 @@ class Toolbox:
         named = {name: tool for name, tool in self._tools.items() if name != TURN}
         self._faults = {name: _faults_of(tool) for name, tool in named.items()}
         self._texts = {name: found for name, tool in named.items() if (found := _text_parameter(tool))}
-        self._sessions = Sessions(problems, self._config, seeds=seeds)
+        limits = [tool.max_sessions for tool in self._tools.values() if isinstance(tool, EnvironmentTool)]
+        max_sessions = min((limit for limit in limits if limit is not None), default=None)
+        self._sessions = Sessions(problems, self._config, seeds=seeds, max_sessions=max_sessions)
         self._metrics = ToolMetrics.of(self._tools)
         self._room = asyncio.Semaphore(self._config.max_parallel)
 

@@ -18,7 +18,7 @@ from ramify.core.problem import Problem
 from ramify.core.tool import Tool
 from ramify.formats.search_r1 import SEARCH_R1
 from ramify.judges.exact import ANSWER, Exact, is_same_answer
-from ramify.tasks.hops_world import SPLITS, Split, HopsWorld, world, world_name
+from ramify.tasks.hops_world import SPLITS, HopsWorld, Split, world, world_name
 from ramify.tools.passages import Index, Passage
 from ramify.tools.search import Search
 from ramify.tools.sqlite_index import memory_index
