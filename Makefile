@@ -1,8 +1,9 @@
 # Every target sets up what it needs, once, into this folder: .venv-demo (what users get) for `make demo`, .venv for
 # development (no torch; `make test-web` adds Playwright), .venv-model (with torch and trackio) for `make model`,
-# `make herds`, `make test-hf` and `make test-originals`, .venv-ray for `make test-ray`, .venv-gateway (other people's clients) for `make test-gateway`,
+# `make herds`, `make test-hf` and `make test-originals`, .venv-ray for `make test-ray`, .venv-games, .venv-verifiers and
+# .venv-inspect for `make test-environments`, .venv-gateway (other people's clients) for `make test-gateway`,
 # .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo dist docs test test-core test-engines test-extras test-faults test-gateway test-hf test-hostile test-originals test-ray test-web bubblewrap chromium lint format types bench model herds value requirements setup clean
+.PHONY: demo dist docs test test-core test-engines test-environments test-extras test-faults test-gateway test-hf test-hostile test-originals test-ray test-web bubblewrap chromium lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 DOCS_BIN := .venv-docs/bin
@@ -18,6 +19,12 @@ RAY_BIN := .venv-ray/bin
 RAY_READY := .venv-ray/.ready
 GATEWAY_BIN := .venv-gateway/bin
 GATEWAY_READY := .venv-gateway/.ready
+GAMES_BIN := .venv-games/bin
+GAMES_READY := .venv-games/.ready
+VERIFIERS_BIN := .venv-verifiers/bin
+VERIFIERS_READY := .venv-verifiers/.ready
+INSPECT_BIN := .venv-inspect/bin
+INSPECT_READY := .venv-inspect/.ready
 WEB_READY := $(VENV)/.web-ready
 ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
@@ -45,6 +52,16 @@ define environment
 @touch $@
 endef
 
+# $(call apart,FOLDER,EXTRA,PACKAGES): the same for an extra that needs other versions of PACKAGES (a pattern of names).
+define apart
+@echo "setting up $(1) ..." >&2
+@$(PYTHON) -m venv $(1)
+@grep -vE '^($(3))' constraints.txt > $(1)/constraints.txt
+@$(1)/bin/$(PIP) install -c $(1)/constraints.txt hatchling editables
+@$(1)/bin/$(PIP) install -c $(1)/constraints.txt --no-build-isolation -e '.[$(2)]' pytest pytest-asyncio pytest-xdist hypothesis
+@touch $@
+endef
+
 demo: $(DEMO_READY)
 	@$(DEMO_BIN)/ramify demo
 
@@ -63,6 +80,12 @@ test: $(READY) bubblewrap
 
 test-core: $(READY)
 	@$(BIN)/python -m pytest -q $(IN_TWO) $(CORE)
+
+# The environments of others, each with its real library. verifiers and Inspect need older versions of what others need.
+test-environments: $(GAMES_READY) $(VERIFIERS_READY) $(INSPECT_READY)
+	@$(GAMES_BIN)/python -m pytest -q $(IN_TWO) tests/environments tests/tasks/test_reasoning_gym.py
+	@$(VERIFIERS_BIN)/python -m pytest -q -m "slow or not slow" tests/environments/test_verifiers.py
+	@$(INSPECT_BIN)/python -m pytest -q tests/environments/test_inspect.py
 
 test-faults: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q $(IN_TWO) -m "slow and not hostile"
@@ -151,6 +174,15 @@ $(MODEL_READY): pyproject.toml constraints.txt
 
 $(RAY_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-ray,ray$(comma)dev)
+
+$(GAMES_READY): pyproject.toml constraints.txt
+	$(call environment,.venv-games,gym$(comma)textworld$(comma)textarena$(comma)openenv$(comma)reasoning$(comma)dev)
+
+$(VERIFIERS_READY): pyproject.toml constraints.txt
+	$(call apart,.venv-verifiers,verifiers,mcp|openai)
+
+$(INSPECT_READY): pyproject.toml constraints.txt
+	$(call apart,.venv-inspect,inspect,fsspec|python-dateutil)
 
 $(WEB_READY): $(READY)
 	@$(BIN)/$(PIP) install -c constraints.txt playwright

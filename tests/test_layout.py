@@ -59,7 +59,7 @@ ROOMS: Mapping[str, Room] = {
     "servers.pool": Room("core edge engines", "engines on the cards of one or several machines"),
     "workspaces": Room("core edge sandbox", "folders of files for code agents, a state a branch, and their commands"),
     "tools": Room("core formats edge sandbox workspaces", "what a model calls"),
-    "environments": Room("core formats edge judges tasks tools", "worlds that answer the turns of an agent"),
+    "environments": Room("core formats edge judges tasks tools workspaces", "worlds that answer the turns of an agent"),
     "judges": Room("core formats edge engines tools", "what scores a branch; some ask a model, some run a function"),
     "tasks": Room("core formats judges tools", "where problems come from, with their format, tools and judges"),
     "rows": Room("core credit strategies", "a tree as training rows; which leaves are kept is a strategy's part"),

@@ -258,7 +258,7 @@ KEYS: Final[Mapping[str, str]] = MappingProxyType(
         "task": "Set `task.name`, and its options below `task.options`.",
         "engine": "Set `engine.name`, and its options below `engine.options`. `engine.model`, `engine.base_url` and "
         "`engine.retry.patience` say the rest.",
-        "environment": "Set `environment.name`, and its options below `environment.options`; on the command line `--env`.",
+        "environment": "Set `environment.name`, and options below `environment.options`; or pass `--env NAME`.",
         "format": "Set `format`, and its options below `format_options`.",
         "tool": "Set `tools.use.NAME.kind`, and its options below `tools.use.NAME.options`. `NAME` is what the model "
         "calls.",

@@ -73,6 +73,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "inspect": "ramify.environments.inspect:Inspect",
             "verifiers": "ramify.environments.verifiers:Verifiers",
             "openenv": "ramify.environments.openenv:OpenEnv",
+            "repair": "ramify.environments.repair:CodeRepair",
             "textarena": "ramify.environments.textarena:TextArena",
             "textworld": "ramify.environments.textworld:TextWorld",
             "trl": "ramify.environments.trl:Trl",

@@ -1,7 +1,8 @@
 """Repair functions: the functions of which made-up repositories consist, and the bugs that may be planted in each.
 
 A docstring says all that a function must do, so a repair needs nothing else. `{k}` in a source is a constant that the
-seed draws. A bug replaces a text of the source by another, which changes some results and never makes a function hang.
+seed draws, and `{other}` in a bug is another one. A bug replaces a text of the source by another, which changes some
+results and never makes a function hang.
 """
 
 import random
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 Arguments = Callable[[random.Random, Any], tuple[Any, ...]]
-"""Draws arguments of a call; gets the function's constant."""
+"""Draws arguments of a call; gets the function's constant, or that of the first function that it uses."""
 
 WORDS: Final = ("Amber", "birch", "Coral", "dune", "Ember", "fjord", "Grove", "heath", "Iris", "jade")
 
@@ -64,7 +65,7 @@ FUNCTIONS: Final = (
         "slug",
         'def slug(title, sep={k!r}):\n    """The words of a title in lower case, joined by `sep` (default {k!r})."""\n'
         "    return sep.join(title.lower().split())\n",
-        (("title.lower()", "title"), (".split()", '.split(" ")'), ("sep={k!r}", "sep='~'")),
+        (("title.lower()", "title"), (".split()", '.split(" ")'), ("sep={k!r}", "sep={other!r}")),
         lambda rng, k: (_phrase(rng), *_optional(rng, "+", "/")),
         ("-", "_", ".", ":"),
     ),
@@ -79,18 +80,19 @@ FUNCTIONS: Final = (
     RepairFunction(
         "text",
         "shorten",
-        'def shorten(text, width={k}):\n    """A text of at most `width` letters (default {k}): one that is longer is '
-        'cut, and ends in `~`."""\n    if len(text) <= width:\n        return text\n    return text[: width - 1] + "~"\n',
-        (("<=", "<"), ("width - 1", "width"), ("width={k}", "width={k} + 3")),
+        'def shorten(text, width={k}):\n    """A text of at most `width` letters (default {k}); a longer one is cut '
+        'and ends in `~`."""\n    if len(text) <= width:\n        return text\n'
+        '    return text[: width - 1] + "~"\n',
+        (("<=", "<"), ("width - 1", "width"), ("width={k}", "width={other}")),
         lambda rng, k: ("abcdefghijklmnopqrstuvwxyz"[: rng.randint(k - 2, k + 5)], *_optional(rng, k - 1, k + 2)),
         (6, 7, 8, 9, 10, 11, 12),
     ),
     RepairFunction(
         "lists",
         "chunks",
-        'def chunks(items, size={k}):\n    """Lists of `size` items each, in order (default {k}); the last may be shorter."""\n'
+        'def chunks(items, size={k}):\n    """Lists of `size` items (default {k}); the last may be shorter."""\n'
         "    return [items[i : i + size] for i in range(0, len(items), size)]\n",
-        (("i + size]", "i + size - 1]"), ("range(0,", "range(1,"), ("size={k}", "size={k} + 1")),
+        (("i + size]", "i + size - 1]"), ("range(0,", "range(1,"), ("size={k}", "size={other}")),
         lambda rng, k: (_numbers(rng, 3), *_optional(rng, 2, 4)),
         (2, 3, 4),
     ),
@@ -107,7 +109,7 @@ FUNCTIONS: Final = (
         "top",
         'def top(items, num={k}):\n    """The `num` largest items (default {k}), the largest first."""\n'
         "    return sorted(items, reverse=True)[:num]\n",
-        (("reverse=True", "reverse=False"), ("[:num]", "[: num - 1]"), ("num={k}", "num={k} + 1")),
+        (("reverse=True", "reverse=False"), ("[:num]", "[: num - 1]"), ("num={k}", "num={other}")),
         lambda rng, k: (_numbers(rng, k), *_optional(rng, 1, 2)),
         (2, 3, 4),
     ),
@@ -133,7 +135,7 @@ FUNCTIONS: Final = (
         "discounted",
         'def discounted(price, percent={k}):\n    """The price less `percent` of it (default {k}), in whole cents. The '
         'discount is rounded down."""\n    return price - price * percent // 100\n',
-        (("price - price", "price + price"), ("percent={k}", "percent={k} * 2"), ("// 100", "// 10")),
+        (("price - price", "price + price"), ("percent={k}", "percent={other}"), ("// 100", "// 10")),
         lambda rng, k: (rng.randint(100, 9999), *_optional(rng, 1, 50)),
         (5, 8, 10, 12, 15, 20),
     ),
@@ -147,7 +149,7 @@ FUNCTIONS: Final = (
             ("[key.strip()]", "[key]"),
             ("value.strip()", "value"),
             ("found[key.strip()] = value.strip()", "found[value.strip()] = key.strip()"),
-            ("sep={k!r}", "sep='#'"),
+            ("sep={k!r}", "sep={other!r}"),
         ),
         lambda rng, k: (_settings(rng, k),) if rng.random() < 0.8 else (_settings(rng, "&"), "&"),
         (";", ",", "|"),
@@ -163,7 +165,7 @@ FUNCTIONS: Final = (
     RepairFunction(
         "parsing",
         "amounts",
-        'def amounts(line):\n    """The whole numbers of a line, which stand between {k!r}. Empty places are left out."""\n'
+        'def amounts(line):\n    """The whole numbers of a line, which stand between {k!r}; blanks are left out."""\n'
         "    return [int(part) for part in line.split({k!r}) if part.strip()]\n",
         ((" if part.strip()", " if part"), ("split({k!r})", "split({k!r})[1:]"), ("int(part)", "abs(int(part))")),
         lambda rng, k: (k.join(rng.choice((str(rng.randint(-9, 40)), "", " ")) for _ in range(rng.randint(3, 7))),),
@@ -181,9 +183,9 @@ FUNCTIONS: Final = (
     RepairFunction(
         "report",
         "best",
-        'def best(line):\n    """The largest amounts of a line, the largest first, each once."""\n'
+        'def best(line):\n    """The largest of the different amounts of a line, as `top` gives them."""\n'
         "    return top(unique(amounts(line)))\n",
-        (("top(unique(amounts(line)))", "unique(top(amounts(line)))"), ("top(unique(amounts(line)))", "unique(amounts(line))")),
+        (("top(unique(amounts(line)))", "unique(top(amounts(line)))"), ("top(unique(", "list(unique(")),
         lambda rng, k: (k.join(str(rng.randint(0, 9)) for _ in range(rng.randint(3, 8))),),
         uses=("amounts", "top", "unique"),
     ),
