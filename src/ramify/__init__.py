@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         Tokens,
     )
     from ramify.core.engine import Capabilities, Engine, Generation, Request
+    from ramify.core.environment import AgentTurn, Environment, Episode, Observation
     from ramify.core.errors import (
         ConfigError,
         ContractError,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ROOT",
     "ActionConfig",
+    "AgentTurn",
     "AnswerAction",
     "Branch",
     "ByteCodec",
@@ -77,6 +79,8 @@ __all__ = [
     "ContractError",
     "Engine",
     "EngineError",
+    "Environment",
+    "Episode",
     "ExportError",
     "Failed",
     "Finish",
@@ -93,6 +97,7 @@ __all__ = [
     "JudgeError",
     "Judged",
     "Limits",
+    "Observation",
     "Option",
     "Outcome",
     "Phase",
@@ -139,6 +144,7 @@ _MODULES = {
         "Cancel Candidate Close Closed Command Failed Fork ForkRecord Grow Grown Judge Judged Option Outcome Score "
         "Tokens"
     ),
+    "ramify.core.environment": "AgentTurn Environment Episode Observation",
     "ramify.core.engine": "Capabilities Engine Generation Request",
     "ramify.core.errors": (
         "ConfigError ContractError EngineError ExportError JudgeError RamifyError StoreError ToolError"

@@ -12,9 +12,13 @@ ELSEWHERE = {
 }
 """Registered tasks that make no problems -> where they are tested."""
 NAMES = [name for name in plugins.known("task") if name not in ELSEWHERE]
+LIBRARIES = {"reasoning_gym": "reasoning_gym"}
+"""Task -> the library that it needs, an extra."""
 
 
 @pytest.mark.parametrize("rule", TASK_RULES)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_task_keeps_the_contract(name: str, rule: str) -> None:
+    if name in LIBRARIES:
+        pytest.importorskip(LIBRARIES[name])
     keep(TASK_RULES, rule, TaskCase(lambda: plugins.build("task", name)), f"task {name}")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.help_text import WHAT, flag_group
 from ramify.cli.options import add_json_flag, environment_settings
-from ramify.core.environment import AgentTurn
 from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = flag_group(parser, WHAT)
     group.add_argument("--turn", action="append", default=[], metavar="TEXT", help="a turn to try; may be repeated")
-    group.add_argument("--turns", type=int, default=12, metavar="N", help="turns of a path (default: 12)")
-    group.add_argument("--problems", type=int, default=2, metavar="N", help="problems to try (default: 2)")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of problems and turns (default: 0)")
+    group.add_argument("--turns", type=int, default=12, metavar="N", help="turns of a path")
+    group.add_argument("--problems", type=int, default=2, metavar="N", help="problems to try")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of problems and turns")
     group.add_argument(
         "--set", action="append", default=[], metavar="OPTION=VALUE", help="an option of the environment, as in TOML"
     )
@@ -35,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: "Terminal") -> ExitCode:
+    from ramify.core.environment import AgentTurn
     from ramify.environments.check import EnvironmentCheck
 
     if min(options.turns, options.problems) < 1:

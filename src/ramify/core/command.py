@@ -12,9 +12,9 @@ from ramify.core.stop import ROULETTE
 
 Edge = Literal["continues", "quotes"]
 EDGES: tuple[Edge, ...] = ("continues", "quotes")
-Role = Literal["policy", "critique", "judge", "probe", "user"]
+Role = Literal["policy", "critique", "judge", "user", "probe"]
 """user: a model that an environment asks, such as a simulated user."""
-ROLES: tuple[Role, ...] = ("policy", "critique", "judge", "probe", "user")
+ROLES: tuple[Role, ...] = ("policy", "critique", "judge", "user", "probe")
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,8 @@ class Growth:
         num_asides = 0
         for step in flight.steps:
             if step.role == "user":
+                if not nodes:
+                    raise ContractError("what an environment's model said comes behind the step that it belongs to")
                 self.tree.add(step, self.tree.aside(nodes[-1], num_asides))
                 num_asides += 1
                 continue
