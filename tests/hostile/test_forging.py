@@ -233,6 +233,8 @@ def test_no_registered_judge_rewards_a_forged_text(name: str):
 @pytest.mark.parametrize("name", [name for name in plugins.known("task") if name != "data"])
 def test_no_judge_of_a_registered_task_rewards_a_forged_text(name: str):
     """No judge of a registered task gives another reward because a tool or a prompt said something."""
+    if name == "reasoning_gym":
+        pytest.importorskip("reasoning_gym")
     task = plugins.build("task", name)
     (problem,) = task.problems("heldout", 1, 0)
     known = [*problem.public.values(), *problem.secret.values()]

@@ -88,9 +88,11 @@ def _prepare(order: dict[str, Any]) -> None:
         os.setresuid(uid, uid, uid)
         _checked(_libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl")
     os.chdir(order["folder"])
+    # Also without an overlay: a limit of processes counts in the user namespace it is set in, and in those below. Set
+    # outside, it would count the processes of all calls together.
+    _own_namespaces()
     overlay = order["overlay"]
     if overlay is not None:
-        _own_namespaces()
         target, options = overlay
         flags = MS_NOSUID | MS_NODEV
         mounted = _libc.mount(b"overlay", target.encode(), b"overlay", flags, options.encode())
