@@ -19,6 +19,7 @@ from ramify.core.tree import Tree
 from ramify.credit import forest_of
 from ramify.environments.blocking import BlockingEnvironment
 from ramify.environments.task import EnvironmentTask
+from ramify.rows import sft
 from ramify.runner.toolbox import Toolbox
 from ramify.testing import BrokenRule, check_environment
 
@@ -346,3 +347,10 @@ def test_a_search_ranks_states_by_their_score() -> None:
             (each.score for each in answers.ranked), reverse=True
         )
         assert answers.answer is not None and answers.answer.startswith("state ")
+
+
+def test_demonstrations_show_the_world_s_answer_as_the_user_s_turn() -> None:
+    (tree,) = grown(Walking(), "chains", prompts=1).trees
+    example = sft.examples(tree)[0]
+    roles = [message["role"] for message in example.messages]
+    assert "tool" not in roles and roles[:3] == ["user", "assistant", "user"]

@@ -115,6 +115,11 @@ class ToolCall:
         """Whether a tool ran. Refused and invalid actions are answered without running one."""
         return self.status not in ("refused", "invalid")
 
+    @property
+    def is_turn(self) -> bool:
+        """Whether an environment answered a whole turn, which held no call."""
+        return not self.tool and self.status in ("ok", "empty", "error")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:

@@ -187,4 +187,5 @@ def _role(piece: Piece) -> str:
         case "sampled" | "written":
             return "assistant"
         case "given":
-            return "user" if piece.segment.tool_call is None else "tool"
+            call = piece.segment.tool_call
+            return "user" if call is None or call.is_turn else "tool"
