@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from tests.cli.commands import SCRIPTED, ramify
 
+from ramify import plugins
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.options import environment_settings
 from ramify.core.errors import ConfigError
@@ -60,6 +61,30 @@ def test_an_option_that_no_environment_takes_is_refused(capsys: pytest.CaptureFi
     assert said.code == ExitCode.CONFIG and "environment.name" in said.err
     said = ramify(capsys, "rollout", "--env", "hops", "--set", "environment.discount=0.5")
     assert said.code == ExitCode.CONFIG and "environment.reward = 'discounted'" in said.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        ("gym", "id"),
+        ("hops", "num_hops"),
+        ("inspect", "task"),
+        ("openenv", "url"),
+        ("repair", "num_bugs"),
+        ("textarena", "id"),
+        ("textworld", "games"),
+        ("trl", "factory"),
+        ("verifiers", "name"),
+    ],
+)
+def test_each_kind_has_an_option_that_may_follow_it(kind: str, option: str) -> None:
+    value = ["x"] if option == "games" else "x"
+    assert environment_settings(f"{kind}:x") == {"environment.name": kind, f"environment.options.{option}": value}
+
+
+def test_every_kind_of_environment_is_named_here() -> None:
+    kinds = {"gym", "hops", "inspect", "openenv", "repair", "textarena", "textworld", "trl", "verifiers"}
+    assert set(plugins.known("environment")) == kinds
 
 
 def test_what_follows_a_kind_is_its_first_option() -> None:

@@ -3,10 +3,10 @@
 import argparse
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 from ramify.cli.help_text import ENGINE, OUTPUT, WHAT, flag_group
 from ramify.core.budgets import BUDGETS
@@ -225,8 +225,8 @@ def settings_of_flags(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def environment_settings(text: str | None) -> dict[str, Any]:
-    """The settings of `--env NAME`. `KIND:REST` names a built-in kind, and REST is its first option:
-    `gym:FrozenLake-v1` is the kind `gym` with `id = "FrozenLake-v1"`. Raises `ConfigError`."""
+    """The settings of `--env NAME`. `KIND:REST` names a built-in kind, and REST is the option that it needs, or else
+    its first one: `gym:FrozenLake-v1` is the kind `gym` with `id = "FrozenLake-v1"`. Raises `ConfigError`."""
     from ramify import plugins
 
     if text is None:
@@ -234,8 +234,19 @@ def environment_settings(text: str | None) -> dict[str, Any]:
     kind, colon, rest = text.partition(":")
     if not colon or not plugins.is_built_in("environment", kind):
         return {"environment.name": text}
-    option = next(iter(inspect.signature(plugins.find("environment", kind)).parameters), None)
+    found = plugins.find("environment", kind)
+    option = _first_option(found)
     if option is None or not rest:
         raise ConfigError(f"--env {text!r}: write --env {kind}, or {kind}:WHAT if the environment takes an option")
-    value = int(rest) if rest.isdecimal() else rest
+    is_list = get_origin(get_type_hints(found).get(option)) is Sequence
+    value = [rest] if is_list else int(rest) if rest.isdecimal() else rest
     return {"environment.name": kind, f"environment.options.{option}": value}
+
+
+def _first_option(environment: type) -> str | None:
+    """The option that a class of environments needs, or else the first that it declares itself; None = it has none."""
+    parameters = inspect.signature(environment).parameters
+    needed = (name for name, each in parameters.items() if each.default is each.empty)
+    inherited = {name for base in environment.__mro__[1:] for name in inspect.get_annotations(base)}
+    own = (name for name in inspect.get_annotations(environment) if name in parameters and name not in inherited)
+    return next(needed, None) or next(own, None)
