@@ -5,6 +5,7 @@ requested command is imported.
 """
 
 import argparse
+import atexit
 import importlib
 import os
 import sys
@@ -70,6 +71,7 @@ def console() -> int:
     if code == INTERRUPTED and "ray" in sys.modules:
         sys.stdout.flush()
         sys.stderr.flush()
+        atexit._run_exitfuncs()  # Ray's kill the processes that it has begun.
         os._exit(code)
     return code
 

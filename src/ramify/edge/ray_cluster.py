@@ -120,8 +120,12 @@ def _interrupts_kept() -> Iterator[None]:
 
 
 def _leave(ray: Any, began: set[int]) -> None:
-    ray.shutdown()
+    """Leave the cluster, and end what this process began of it. One that has not quite begun is killed first: Ray would
+    end the raylet alone, and the helpers that it starts meanwhile would live on."""
+    if ray.is_initialized():
+        ray.shutdown()
     _kill_left(began)
+    ray.shutdown()
 
 
 def _refusal(ray: Any, address: str | None, why: str) -> str:
@@ -142,11 +146,17 @@ def _children() -> set[int]:
 def _kill_left(began: set[int]) -> None:
     """Kill what Ray leaves of a cluster that was begun here: when its control server has died, helpers of the raylet
     live on."""
+    _send(signal.SIGSTOP, began)  # Nothing is started any more while it is looked for.
+    _send(signal.SIGKILL, began | {process.id for pid in began for process in descendants(pid)})
+
+
+def _send(number: signal.Signals, pids: set[int]) -> None:
+    """Send a signal to those processes of this session that still run."""
     session = os.getsid(0)
     for process in processes():
-        if process.id in began and process.session == session and process.state != "Z":
+        if process.id in pids and process.session == session and process.state != "Z":
             with suppress(ProcessLookupError):
-                os.kill(process.id, signal.SIGKILL)
+                os.kill(process.id, number)
 
 
 class ClusterWatch:
