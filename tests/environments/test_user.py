@@ -1,8 +1,9 @@
 """A simulated user: its model is the run's, its replies are billed, recorded, replayed, and never trained."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Any
 
 import pytest
@@ -10,16 +11,21 @@ from tests.environments.test_grown import SETTINGS, every_step
 
 import ramify
 import ramify.config.configure
+from ramify.core.command import Grow
 from ramify.core.environment import REPLIES, AgentTurn, AskModel, Noise, Observation, RewardRule, Takes
 from ramify.core.errors import ConfigError
 from ramify.core.judge import Verdict
+from ramify.core.ledger import Spend
 from ramify.core.problem import Problem
+from ramify.core.segment import Segment, Usage, token_array
 from ramify.core.tool import Branching
+from ramify.core.tree import Step
 from ramify.environments.task import EnvironmentTask
 from ramify.runner.folder import begin, resume
 from ramify.runner.saved import Saved
+from ramify.runner.work import Path, Work
 from ramify.store.check import tree_faults
-from ramify.testing import Scripted, ScriptedTurn
+from ramify.testing import Scripted, ScriptedTurn, bare_tree
 
 
 @dataclass
@@ -149,7 +155,7 @@ from tests.environments.test_user import Shop
 """
 
 
-def test_a_saved_run_is_read_and_resumed_with_its_users(tmp_path: Path) -> None:
+def test_a_saved_run_is_read_and_resumed_with_its_users(tmp_path: FilePath) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     config = ramify.config.configure.resolve(
         preset="offline",
@@ -165,3 +171,52 @@ def test_a_saved_run_is_read_and_resumed_with_its_users(tmp_path: Path) -> None:
     again = Saved.open(tmp_path / "run").tree(0)
     assert again is not None and len(again) == len(whole)
     assert [again.branch(leaf).text for leaf in again.leaves()] == [whole.branch(leaf).text for leaf in whole.leaves()]
+
+
+BROKEN = """
+from ramify.core.errors import EngineError
+from ramify.testing import Scripted
+
+
+class Broken(Scripted):
+    async def generate(self, request):
+        raise EngineError("server_error", "the customer's server is on fire")
+"""
+
+
+def test_a_run_whose_user_failed_resumes_to_the_same_trees(tmp_path: FilePath) -> None:
+    """The record of a failed reply stands behind its step, and is no failure of the path."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    flags = {
+        "environment.name": f"{tmp_path / 'shop.py'}:Shop",
+        "engines.customer.name": f"{tmp_path / 'broken.py'}:Broken",
+        "actions.user": {"engine": "customer", "role": "user", "edge": "quotes", "template": "{question}"},
+    }
+    config = ramify.config.configure.resolve(preset="chains", flags={**SETTINGS, **flags, "prompts": 1}).config
+    begin(config, tmp_path / "whole")
+    whole = Saved.open(tmp_path / "whole").tree(0)
+    assert whole is not None and {whole.stop(node) for node in of_user(whole)} == {"engine_error"}
+    for tenth in range(2, 10):
+        run = tmp_path / f"cut-{tenth}"
+        shutil.copytree(tmp_path / "whole", run)
+        journal = max((run / "journal").iterdir(), key=lambda path: path.stat().st_size)
+        data = journal.read_bytes()
+        journal.write_bytes(data[: len(data) * tenth // 10])
+        resume(run, is_trusted=True)
+        again = Saved.open(run).tree(0)
+        assert again is not None
+        then, now = ([tree.branch(leaf).text for leaf in tree.leaves()] for tree in (whole, again))
+        assert now == then
+
+
+def test_a_step_that_ends_early_bills_what_its_user_said() -> None:
+    """A cancelled or failed step is reported like any other: before the replies of its user."""
+    tree, told = bare_tree(seed=1), list[Step]()
+    work = Work("0", Grow(0), tree.follow(0), tree.branch(0), (), Spend(decode=9), frozenset({"decode"}), told.append)
+    path = Path.begin(work)
+    said = Segment("sampled", token_array([1, 2, 3]), usage=Usage(num_calls=1, num_billed=3))
+    path.asides.append(Step((said,), "answer", "user", "quotes", "user"))
+    path.report(Step((), "cancelled"))
+    assert [step.role for step in told] == ["policy", "user"]
+    assert path.left("decode") == 6 and path.asides == []

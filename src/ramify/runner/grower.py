@@ -95,23 +95,21 @@ class Grower:
 
     async def grow(self, path: Path) -> Ending:
         """Carry out the work of `path` and report each complete step. Raises `EnginesDown`, which stops the run."""
-        work = path.work
-        if work.done and work.done[-1].stop is not None and stop_word(work.done[-1].stop).is_failure:
-            return Failure(str(work.done[-1].notes["reason"]))
+        last = next((step for step in reversed(path.work.done) if step.role != "user"), None)
+        if last is not None and last.stop is not None and stop_word(last.stop).is_failure:
+            return Failure(str(last.notes["reason"]))
         try:
             while not path.is_over:
                 step = await self._step(path)
                 path.add(step)
-                work.report(step)
-                _report_asides(path)
+                path.report(step)
         except EnginesDown:
             raise
         except EngineError as error:
-            work.report(self.failed_step(path, "engine_error", reason=error.reason, fault=str(error)))
+            path.report(self.failed_step(path, "engine_error", reason=error.reason, fault=str(error)))
             return Failure(error.reason, error.is_retryable)
         except ToolError as error:
-            work.report(self.failed_step(path, "replay_diverged", reason=error.reason, fault=str(error)))
-            _report_asides(path)
+            path.report(self.failed_step(path, "replay_diverged", reason=error.reason, fault=str(error)))
             return Failure(error.reason)
         return Done()
 
@@ -378,14 +376,6 @@ class Grower:
         """Measures of the whole step that need more than its own logprobs."""
         value = step_entropy_topk(turn.topk, turn.branch.codec.vocab_size) if turn.topk else None
         return {} if value is None else {STEP_ENTROPY: value}
-
-
-def _report_asides(path: Path) -> None:
-    """Report what the environment's model said in the step that was just reported."""
-    asides, path.asides = path.asides, []
-    for aside in asides:
-        path.bill(aside)
-        path.work.report(aside)
 
 
 def _turn_action(turn: Turn, format: TurnFormat) -> TurnAction | InvalidAction:

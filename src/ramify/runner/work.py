@@ -82,7 +82,7 @@ class Path:
     turn: "Turn | None" = None
     """The unfinished step."""
     asides: list[Step] = field(default_factory=list[Step])
-    """What the environment's model said in the unfinished step; reported behind it."""
+    """What the environment's model said in the step that is not reported yet."""
 
     @classmethod
     def begin(cls, work: Work) -> "Path":
@@ -93,6 +93,14 @@ class Path:
             else:
                 path.add(step)
         return path
+
+    def report(self, step: Step) -> None:
+        """Report a complete or failed step, and behind it what the environment's model said in it."""
+        self.work.report(step)
+        asides, self.asides = self.asides, []
+        for aside in asides:
+            self.bill(aside)
+            self.work.report(aside)
 
     def bill(self, step: Step) -> None:
         """Count what a step has cost that is no part of the path."""
