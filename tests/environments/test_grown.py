@@ -9,6 +9,7 @@ import pytest
 from tests.environments.worlds import Walk, Walking
 
 import ramify
+from ramify.core.branch import Branch
 from ramify.core.environment import EARNED, ENVIRONMENT, AgentTurn, Noise, Observation, Reward, RewardRule
 from ramify.core.errors import ConfigError
 from ramify.core.judge import Verdict
@@ -354,3 +355,27 @@ def test_demonstrations_show_the_world_s_answer_as_the_user_s_turn() -> None:
     example = sft.examples(tree)[0]
     roles = [message["role"] for message in example.messages]
     assert "tool" not in roles and roles[:3] == ["user", "assistant", "user"]
+
+
+def below(branch: Branch, value: float) -> str | None:
+    return "too far to the left" if value < -0.5 else None
+
+
+def test_a_prune_rule_reads_the_environment_s_score() -> None:
+    rule = {"growth.prune": f"{__file__}:below", "growth.prune_judge": "environment"}
+    trees = grown(Walking(), "chains", **rule).trees
+    notes = [tree.notes(leaf) for tree in trees for leaf in tree.leaves() if tree.stop(leaf) == "closed"]
+    assert notes and {note["closed"] for note in notes} == {"too far to the left"}
+    assert not any("judge" in tree.notes(node) for tree in trees for node in range(len(tree)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewWalks(Walking):
+    max_sessions: ClassVar[int] = 2
+
+
+def test_an_environment_may_limit_the_episodes_that_wait() -> None:
+    few, many = grown(FewWalks()), grown(Walking())
+    assert few.report.tools["tools/parked_sessions"] == 0  # all are released with their trees
+    assert few.report.tools["tools/evicted_sessions"] > 0 == many.report.tools["tools/evicted_sessions"]
+    assert [row.ids.tolist() for row in few.rows()] == [row.ids.tolist() for row in many.rows()]

@@ -140,7 +140,7 @@ class Grower:
                 turn.stop = turn.stop or "length"
             is_unfinished = turn.stop is None and is_to_act and await self._act(turn, path)
         if turn.stop is None and self._is_policy(path):
-            await self._prune_at_end(turn)
+            await self._prune_at_end(turn, path)
         return await self._closed(turn, path)
 
     def _opened(self, path: Path) -> Turn:
@@ -323,13 +323,14 @@ class Grower:
         fitting = bisect_right(range(whole), limit, key=lambda n: size(written(n)))
         return written(max(0, fitting - 1))
 
-    async def _prune_at_end(self, turn: Turn) -> None:
+    async def _prune_at_end(self, turn: Turn, path: Path) -> None:
         """End the path if the format or the prune rule says so. Random termination may let it go on."""
         reason = None if self._giving_up is None else self._giving_up.give_up(turn.branch)
         if reason is not None:
             _give_up(turn, reason, _word_of(reason))
         elif self._pruning is not None:
-            asked = await self._pruning.ask(turn.branch, self._problem)
+            of_state = self.state_score(path.work.tree)
+            asked = await self._pruning.ask(turn.branch, self._problem, of_state)
             turn.scores = asked.scores
             if asked.fault is not None:
                 turn.notes["judge"] = asked.fault

@@ -12,7 +12,7 @@ from ramify.core.errors import ConfigError, JudgeError, nearest
 from ramify.core.judge import SamplingJudge
 from ramify.core.problem import Problem
 from ramify.core.task import Task
-from ramify.runner.judging import Judging
+from ramify.runner.judging import Judging, ScoreState
 from ramify.strategies.parts.prune import Prune
 
 
@@ -46,12 +46,13 @@ class PruneRule:
         found: Prune = task.prune if growth.prune == TASK_PRUNE else plugins.find("prune", growth.prune)
         return cls(partial(found, **growth.prune_options), judging, growth.prune_judge)
 
-    async def ask(self, branch: Branch, problem: Problem) -> PruneAnswer:
-        """Whether to give the path up. A judge's fault is recorded as a score of None."""
+    async def ask(self, branch: Branch, problem: Problem, of_state: ScoreState | None = None) -> PruneAnswer:
+        """Whether to give the path up. `of_state` scores the state of an environment. A judge's fault is recorded as a
+        score of None."""
         if self.judge is None:
             return PruneAnswer(self.rule(branch))
         try:
-            (score,) = await self.judging.scores(self.judge, [branch], problem)
+            (score,) = await self.judging.scores(self.judge, [branch], problem, of_state=of_state)
         except JudgeError as error:
             return PruneAnswer(None, (Score(self.judge, None, is_of_step=True),), str(error))
         reason = None if score.value is None else self.rule(branch, value=score.value)
