@@ -44,21 +44,23 @@ class Stepper(Gardener):
         step = grown_step(self.mdp, path, str(action))
         is_over = path in self.mdp.rewards
         scores = (Score(self.judge, float(self.total(path))),) if is_over else ()
-        self.growth.grow(command, replace(step, scores=scores, notes={EARNED: float(earned(path))}))
+        step = self.thrown(replace(step, scores=scores), path)
+        self.growth.grow(command, replace(step, notes={EARNED: float(earned(path)), **step.notes}))
         node = self.growth.end(command, Done()).nodes[0]
-        if not is_over:
+        if step.stop is None:
             self.fork(node, number := rule(path, law[action]), path, [rule] * number)
 
     def total(self, path: str) -> Fraction:
         return self.mdp.rewards[path] + sum(earned(path[: i + 1]) for i in range(len(path)))
 
 
-def grown(mdp: MDP, rule: str, *, judge: str = ENVIRONMENT) -> Callable[[Draw], Tree]:
+def grown(mdp: MDP, rule: str, *, judge: str = ENVIRONMENT, coin: str = "") -> Callable[[Draw], Tree]:
     number, forks = RULES[rule]
 
     def grow(draw: Draw) -> Tree:
         stepper = Stepper(mdp, draw)
         stepper.judge = judge
+        stepper.coins = {coin: Fraction(1, 2)} if coin else {}
         stepper.fork(ROOT, number, "", [forks] * number)
         return stepper.tree
 
@@ -92,6 +94,14 @@ def test_exact_credits_stay_exact_with_rewards_of_steps(problem: str, rule: str)
         grown(mdp, rule), {name: partial(coefficients, name) for name in wanted}, mdp, is_sorted=True
     )
     assert found == dict.fromkeys(wanted, gradient(mdp))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_exact_credits_stay_exact_where_a_coin_ends_paths(problem: str) -> None:
+    mdp = MDP.of(problem)
+    grow = grown(mdp, "one token forks", coin="1")
+    found = expected_gradients(grow, {name: partial(coefficients, name) for name in EXACT}, mdp, is_sorted=True)
+    assert found == dict.fromkeys(EXACT, gradient(mdp))
 
 
 def test_a_reward_counts_for_no_token_after_it() -> None:

@@ -8,6 +8,7 @@ is drawn, or belongs to a path that does not hold the token (`docs/concepts/cred
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,16 @@ from ramify.credit.forest import STEM, Array_N, Forest
 
 
 def with_rewards_to_go(coefficients: Callable[[Forest], Array_N], forest: Forest) -> Array_N:
-    """(N,) `coefficients` of the returns to go. O(nodes) for each number of steps that some node has before it."""
+    """(N,) `coefficients` of the returns to go. Calls it once for each number of steps that some node has before it."""
     if forest.earned is None:
         return coefficients(forest)
-    before, firsts = _steps_before(forest), _earned_by_steps(forest)
+    before = _steps_before(forest)
+    earned = {leaf: _earned_after(forest, leaf) for leaf in forest.leaves.tolist()}
     found = np.zeros(len(forest), forest.share.dtype)
     for num_steps in np.unique(before).tolist():
         rewards = forest.reward.copy()
-        for leaf in forest.leaves.tolist():
-            rewards[leaf] = rewards[leaf] - sum(firsts[leaf][:num_steps])
+        for leaf, sums in earned.items():
+            rewards[leaf] = rewards[leaf] - sums[min(num_steps, len(sums) - 1)]
         is_here = before == num_steps
         found[is_here] = coefficients(replace(forest, reward=rewards, earned=None))[is_here]
     return found
@@ -41,17 +43,11 @@ def _steps_before(forest: Forest) -> Array_N:
     return np.array(counts, np.int64)
 
 
-def _earned_by_steps(forest: Forest) -> dict[int, list[Any]]:
-    """Leaf -> what each rewarded step on its path adds to its return, in order."""
+def _earned_after(forest: Forest, leaf: int) -> list[Any]:
+    """What the path to a leaf has earned after 0, 1, … rewarded steps."""
     assert forest.earned is not None
-    earned, parents = forest.earned.tolist(), forest.parent.tolist()
-    found: dict[int, list[Any]] = {}
-    for leaf in forest.leaves.tolist():
-        path: list[Any] = []
-        node: int = leaf
-        while node != STEM:
-            if earned[node] == earned[node]:
-                path.append(earned[node])
-            node = parents[node]
-        found[leaf] = path[::-1]
-    return found
+    path = [leaf]
+    while (parent := int(forest.parent[path[-1]])) != STEM:
+        path.append(parent)
+    earned = forest.earned[path[::-1]].tolist()
+    return list(accumulate((each for each in earned if each == each), initial=0))
