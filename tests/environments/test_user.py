@@ -25,7 +25,7 @@ from ramify.runner.folder import begin, resume
 from ramify.runner.saved import Saved
 from ramify.runner.work import Path, Work
 from ramify.store.check import tree_faults
-from ramify.testing import Scripted, ScriptedTurn, bare_tree
+from ramify.testing import Scripted, ScriptedTurn, bare_tree, check_environment
 
 
 @dataclass
@@ -220,3 +220,7 @@ def test_a_step_that_ends_early_bills_what_its_user_said() -> None:
     path.report(Step((), "cancelled"))
     assert [step.role for step in told] == ["policy", "user"]
     assert path.left("decode") == 6 and path.asides == []
+
+
+def test_an_environment_with_a_user_keeps_the_contract() -> None:
+    check_environment(Shop, turns=["hello", "goodbye"])

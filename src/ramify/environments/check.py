@@ -5,14 +5,17 @@ rewards, ends and digests. So it finds state that branches share, noise that doe
 in texts.
 """
 
+import asyncio
 import json
 import random
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, Final, Protocol, runtime_checkable
 
 from ramify.core.environment import TURN, AgentTurn, Environment
+from ramify.core.judge import Reply
 from ramify.core.problem import Problem
 from ramify.core.seeds import step_seed, world_seed
 from ramify.core.tool import STATE_DIGEST, ToolResult
@@ -57,16 +60,24 @@ class EnvironmentCheck:
     """Steps that were made."""
     num_digests: int = field(default=0, init=False)
     """Steps behind which the state had a digest."""
+    _made: Sequence[Problem] = field(default=(), init=False)
+    """The problems, once they are made: some worlds take seconds to make one."""
 
     async def findings(self) -> list[EnvironmentFinding]:
-        """Try every rule. Boundary to plug-in code: whatever it raises is the fault of the rule that met it."""
+        """Try every rule, then let go of what the environment holds. Boundary to plug-in code: whatever it raises is
+        the fault of the rule that met it. Raises `ConfigError` if no run could begin with it."""
+        tool = environment_tools(self.environment)[0]
+        await asyncio.to_thread(tool.check_start)
         found: list[EnvironmentFinding] = []
-        for name, rule in RULES.items():
-            try:
-                await rule(self)
-                found.append(EnvironmentFinding(name, None))
-            except Exception as error:  # noqa: BLE001 - the boundary
-                found.append(EnvironmentFinding(name, error_text(error)))
+        try:
+            for name, rule in RULES.items():
+                try:
+                    await rule(self)
+                    found.append(EnvironmentFinding(name, None))
+                except Exception as error:  # noqa: BLE001 - the boundary
+                    found.append(EnvironmentFinding(name, error_text(error)))
+        finally:
+            await tool.let_go()
         return found
 
     # -- rules --------------------------------------------------------------------------------------------------------
@@ -136,7 +147,9 @@ class EnvironmentCheck:
     # -- playing ------------------------------------------------------------------------------------------------------
 
     def _problems(self) -> Sequence[Problem]:
-        return self.environment.problems("heldout", self.num_problems, self.seed)
+        if not self._made:
+            self._made = self.environment.problems("heldout", self.num_problems, self.seed)
+        return self._made
 
     def _plan(self, problem: Problem, name: str) -> list[tuple[AgentTurn, int]]:
         """Random turns, each with the seed that a path of this name would have there."""
@@ -168,9 +181,8 @@ class EnvironmentCheck:
     async def _step(self, episode: EpisodeSession, turn: tuple[AgentTurn, int]) -> ToolResult:
         move, seed = turn
         session = EpisodeSession(episode.episode, move.tool)
-        result = made_safe(
-            await session.step(move.text if move.tool == TURN else move.arguments, seed), max_bytes=MAX_BYTES
-        )
+        arguments = move.text if move.tool == TURN else move.arguments
+        result = made_safe(await session.step(arguments, seed, _replied), max_bytes=MAX_BYTES)
         self.num_steps += 1
         self.num_digests += STATE_DIGEST in result.metadata
         if result.status in ("crashed", "timeout"):
@@ -185,6 +197,11 @@ RULES: Final[Mapping[str, Callable[[EnvironmentCheck], Coroutine[Any, Any, None]
     "episodes share nothing": EnvironmentCheck.keeps_apart,
     "no text holds a secret": EnvironmentCheck.tells_no_secret,
 }
+
+
+async def _replied(prompt: str) -> Reply:
+    """What stands for the model of an environment that asks one: the same reply to the same prompt."""
+    return Reply(f"reply {sha256(prompt.encode('utf-8', 'replace')).hexdigest()[:8]}")
 
 
 def _compare(found: Sequence[ToolResult], wanted: Sequence[ToolResult], what: str) -> None:
