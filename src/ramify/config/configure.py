@@ -299,14 +299,11 @@ def _format_faults(config: RunConfig) -> list[ConfigFault]:
 
 
 def _environment_faults(environment: EnvironmentConfig) -> list[ConfigFault]:
-    """Faults of the environment's name, its options and its rule."""
+    """Faults of the environment's name and its options."""
     if environment.name is None:
         fault = ConfigFault("environment.options", 'they are of an environment that is named: environment.name = "gym"')
         return [fault] if environment.options else []
-    faults = _constructor_faults("environment", environment.name, environment.options)
-    if environment.discount != 1 and environment.reward != "discounted":
-        faults.append(ConfigFault("environment.discount", "it is of the rule environment.reward = 'discounted'"))
-    return faults
+    return _constructor_faults("environment", environment.name, environment.options)
 
 
 def _constructor_faults(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ramify.config.service_config import ServiceConfig
 from ramify.core.action import ActionConfig
-from ramify.core.environment import RewardRule
+from ramify.core.environment import Reward, RewardRule
 from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.prices import UNPRICED, Prices
@@ -112,7 +112,8 @@ class GrowthConfig:
     max_tool_calls: int = 6
     """Most tool calls of one path."""
     max_turns: int | None = None
-    """Most turns of a path; None = as many as the tokens allow. In the last turn no tool is called."""
+    """Most turns of a path; None = as many as the tokens allow. In the last turn no tool is called; an environment that
+    answers every turn answers it."""
     empty_call: Literal["observe", "end", "call"] = "observe"
     """An empty call is answered with an error text, ends the path, or is carried out as any other (Search-R1)."""
     no_action: Literal["end", "observe"] = "end"
@@ -213,8 +214,7 @@ class EnvironmentConfig:
     call where the environment takes calls alone."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.discount <= 1:
-            raise ConfigError(f"environment.discount = {self.discount!r}: it is above 0 and at most 1")
+        Reward(self.reward or "sum", self.discount)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,8 @@ EDGES: tuple[Edge, ...] = ("continues", "quotes")
 Role = Literal["policy", "critique", "judge", "user", "probe"]
 """user: a model that an environment asks, such as a simulated user."""
 ROLES: tuple[Role, ...] = ("policy", "critique", "judge", "user", "probe")
+BESIDE: Final = frozenset({"judge", "user"})
+"""Roles of models that a judge or an environment asks, beside what a strategy grows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 A search names its candidates. In a tree without a search every leaf is a candidate, without a score, because its reward
 may come from a judge that knows the answer. Where an environment scores, the name of its state stands for an answer
-that no text gives. The run's format reads the answers, the task says which answers mean the
-same, and the strategy's vote picks one. No judge is asked and no secret is read.
+that no text gives. The run's format reads the answers, the task says which answers mean the same, and the strategy's
+vote picks one. No judge is asked and no secret is read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,7 @@ from ramify.core.environment import ENVIRONMENT, STATE_NAME
 from ramify.core.format import IsSame
 from ramify.core.stop import ANSWERED, ROULETTE
 from ramify.core.strategy import Vote
-from ramify.core.tool import STATE_DIGEST
+from ramify.core.tool import STATE_DIGEST, STATEFUL
 from ramify.core.tree import Tree
 from ramify.formats.thoughts import without_thoughts
 from ramify.runner import votes
@@ -123,8 +123,8 @@ def state_name(tree: Tree, node: int) -> str | None:
     score = tree.reward_score(node)
     if score is None or score.judge != ENVIRONMENT:
         return None
-    calls = tree.branch(node).tool_calls
-    metadata = calls[-1].metadata if calls else {}
+    steps = (call.metadata for call in reversed(tree.branch(node).tool_calls) if call.status in STATEFUL)
+    metadata = next(steps, {})
     digest = metadata.get(STATE_DIGEST)
     return str(metadata.get(STATE_NAME) or (f"state {digest[:12]}" if digest else f"the state at node {node}"))
 

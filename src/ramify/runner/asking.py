@@ -14,6 +14,7 @@ from typing import Final
 
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch
+from ramify.core.command import BESIDE
 from ramify.core.errors import EngineError, EnginesDown, EngineUnusable, JudgeError
 from ramify.core.format import InvalidAction, MessageFormat, span_ids
 from ramify.core.growth import Failure
@@ -50,7 +51,7 @@ class Asking:
     def is_grown_by(self, action: str) -> bool:
         """Whether the run also grows trees with the engine of `action`."""
         own = self.actions[action].engine
-        return any(each.engine == own for each in self.actions.values() if each.role not in ("judge", "user"))
+        return any(each.engine == own for each in self.actions.values() if each.role not in BESIDE)
 
 
 class Questions:

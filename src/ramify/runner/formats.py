@@ -40,7 +40,8 @@ def build_format(
     has_conversations: bool = False,
 ) -> Format:
     """The format of a run with these tools and engines with these capabilities. `has_conversations`: whether problems
-    of an environment open with messages. Raises `ConfigError`."""
+    have messages, with which those of an environment open. Raises `ConfigError`."""
+    has_conversations = has_conversations and isinstance(task, EnvironmentTask)
     if has_conversations and "opening" not in config.format_options and config.format in ("chat", "messages"):
         config = replace(config, format_options={**config.format_options, "opening": "messages"})
     found = None if config.format is None else plugins.find("format", config.format)

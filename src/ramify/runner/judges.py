@@ -75,7 +75,8 @@ def judge_actions(config: RunConfig, judges: Judges, format: Format) -> dict[str
                 f"{action.edge!r}; a judge's has role = 'judge' and edge = 'quotes'"
             )
         judge.check(action)
-    if (name := world_action(judges)) is not None:
+    world = world_of(judges)
+    if world is not None and (name := world.action) is not None:
         actions.setdefault(name, USER)
         if (actions[name].role, actions[name].edge) != ("user", "quotes"):
             raise ConfigError(
@@ -85,9 +86,9 @@ def judge_actions(config: RunConfig, judges: Judges, format: Format) -> dict[str
     return actions
 
 
-def world_action(judges: Judges) -> str | None:
-    """The action by which the run's environment asks its model; None = it asks none."""
-    return next((judge.action for judge in judges.values() if isinstance(judge, EnvironmentScore)), None)
+def world_of(judges: Judges) -> EnvironmentScore | None:
+    """The judge that scores by the states of the run's environment; None = there is no environment."""
+    return next((judge for judge in judges.values() if isinstance(judge, EnvironmentScore)), None)
 
 
 def sampling(judges: Judges) -> dict[str, SamplingJudge]:

@@ -12,6 +12,7 @@ from typing import Any
 from ramify.config.run_config import RunConfig
 from ramify.core.action import ActionConfig
 from ramify.core.codec import Codec
+from ramify.core.command import BESIDE
 from ramify.core.engine import Capabilities, Engine
 from ramify.core.environment import TURN
 from ramify.core.format import Equating, Format, MessageFormat
@@ -28,13 +29,12 @@ from ramify.core.tree import Tree
 from ramify.credit import PostHocRule
 from ramify.engines.retrying import Retrying, retrying
 from ramify.environments.score import EnvironmentScore
-from ramify.environments.task import EnvironmentTask
 from ramify.formats.messages import MESSAGES
 from ramify.runner.answers import Answering
 from ramify.runner.asking import Asking
 from ramify.runner.formats import build_format, opening_format
 from ramify.runner.judge_formats import JudgeFormat, format_for, is_spoken_to
-from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling, world_action
+from ramify.runner.judges import check_strategy_judges, judge_actions, judges_of, sampling, world_of
 from ramify.runner.judging import Judging
 from ramify.runner.pruning import PruneRule
 from ramify.runner.refusals import (
@@ -96,7 +96,7 @@ class Prepared:
     @property
     def world(self) -> EnvironmentScore | None:
         """The judge that scores by the states of the run's environment; None = there is no environment."""
-        return next((judge for judge in self.judging.judges.values() if isinstance(judge, EnvironmentScore)), None)
+        return world_of(self.judging.judges)
 
     @property
     def problems(self) -> Sequence[Problem]:
@@ -191,15 +191,15 @@ def prepare(
     others = {name: retrying(each, config.engines[name].retry) for name, each in (engines or {}).items()}
     every = {"policy": retrying(engine, config.engine.retry), **others}
     tools = tools_of(task, config.tools)
-    named = [tool for tool in tools if tool.name != TURN]
-    growing = [action for action in config.actions.values() if action.role not in ("judge", "user")]
+    portion = problems if isinstance(problems, Portion) else WHOLE.of(problems)
+    growing = [action for action in config.actions.values() if action.role not in BESIDE]
     format = build_format(
         config,
         task,
         engine.codec,
-        tools=named,
-        has_conversations=_has_conversations(task, problems),
+        tools=[tool for tool in tools if tool.name != TURN],
         engines=_capabilities(every, growing).values(),
+        has_conversations=any(MESSAGES in problem.public for problem in portion.problems),
     )
     config, judging, judge_formats = _judged(config, every, task, format, engine.codec)
     quoting = _quoting(config, format, judge_formats)
@@ -210,7 +210,7 @@ def prepare(
     prepared = Prepared(
         config=config,
         task=task,
-        portion=problems if isinstance(problems, Portion) else WHOLE.of(problems),
+        portion=portion,
         engines=every,
         policy=every["policy"] if in_front is None else in_front(every["policy"]),
         codec=engine.codec,
@@ -224,20 +224,10 @@ def prepare(
         measures=sample.measures,
         post_hoc_reasons=(sample.post_hoc_reason,) if sample.post_hoc_reason else (),
         post_hoc=post_hoc_rule(sample, format.stops),
-        answering=Answering(
-            _vote(sample, judging),
-            format.answer,
-            is_same or task.is_same_answer,
-        ),
+        answering=Answering(_vote(sample, judging), format.answer, is_same or task.is_same_answer),
     )
     prepared.check()
     return prepared
-
-
-def _has_conversations(task: Task, problems: Sequence[Problem] | Portion) -> bool:
-    """Whether problems of an environment open with messages."""
-    given = problems.problems if isinstance(problems, Portion) else problems
-    return isinstance(task, EnvironmentTask) and any(MESSAGES in problem.public for problem in given)
 
 
 def _vote(strategy: Strategy, judging: Judging) -> Vote:
@@ -245,8 +235,8 @@ def _vote(strategy: Strategy, judging: Judging) -> Vote:
     secret, else the answer of the majority."""
     if isinstance(strategy, SearchStrategy):
         return strategy.vote
-    worlds = [judge for judge in judging.judges.values() if isinstance(judge, EnvironmentScore)]
-    return "best" if worlds and not worlds[0].is_oracle else "majority"
+    world = world_of(judging.judges)
+    return "majority" if world is None or world.is_oracle else "best"
 
 
 def _judged(
@@ -257,7 +247,8 @@ def _judged(
     config = replace(config, actions=judge_actions(config, judges, format))
     check_actions(config.actions, engines, format)
     asked = [judge.action for judge in sampling(judges).values()]
-    asked += [] if (action := world_action(judges)) is None else [action]
+    if (world := world_of(judges)) is not None and world.action is not None:
+        asked.append(world.action)
     formats = {action: _judge_format(config, engines, format, codec, action) for action in asked}
     judging = Judging(judges, leaf_judges, asking=Asking(formats, config.actions) if formats else None)
     return config, judging, formats
