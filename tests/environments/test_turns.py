@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pytest
-from tests.engines.endpoint import Endpoint, call, calling, said
+from tests.engines.endpoint import Endpoint, Model, call, calling, said
 from tests.environments.worlds import Walk, Walking
 from tests.formats.test_chat import BUILTIN, INCREMENTAL, SEARCH, chat, template
 
@@ -27,20 +27,24 @@ def grown(endpoint: Endpoint, environment: Any, **settings: Any) -> Any:
     ).trees[0]
 
 
-def test_a_turn_of_an_endpoint_is_answered_by_the_user() -> None:
-    bodies: list[Mapping[str, Any]] = []
+def calls_then_ends(tool: str, num_calls: int) -> Model:
+    """A model that calls a tool this often along a conversation, and then says that it ends."""
 
     def model(body: Mapping[str, Any]) -> Mapping[str, Any]:
-        bodies.append(body)
-        return said("<think>hm</think> right")
+        num_made = sum(bool(message.get("tool_calls")) for message in body["messages"])
+        return calling(call(tool, '{"where": "right"}')) if num_made < num_calls else said("that is all")
 
-    with Endpoint(model) as endpoint:
+    return model
+
+
+def test_a_turn_of_an_endpoint_is_answered_by_the_user() -> None:
+    with Endpoint(lambda body: said("<think>hm</think> right")) as endpoint:
         tree = grown(endpoint, Walking())
     (leaf,) = tree.leaves()
     assert {step.arguments for step in tree.branch(leaf).tool_calls} == {"right"}
-    roles = [message["role"] for message in bodies[2]["messages"]]
+    roles = [message["role"] for message in endpoint.requests[2]["messages"]]
     assert roles[-5:] == ["user", "assistant", "user", "assistant", "user"]
-    assert bodies[2]["messages"][-1]["content"].startswith("you are at ")
+    assert endpoint.requests[2]["messages"][-1]["content"].startswith("you are at ")
     assert tree.stop(leaf) in ("done", "env_limit")
 
 
@@ -78,17 +82,11 @@ class CallWalk(Walk):
 
 
 def test_functions_are_called_natively_and_a_conversation_opens_the_path() -> None:
-    bodies: list[Mapping[str, Any]] = []
-
-    def model(body: Mapping[str, Any]) -> Mapping[str, Any]:
-        bodies.append(body)
-        return calling(call("go", '{"where": "right"}')) if len(bodies) < 3 else said("that is all")
-
-    with Endpoint(model) as endpoint:
+    with Endpoint(calls_then_ends("go", 2)) as endpoint:
         tree = grown(endpoint, Calling())
     (leaf,) = tree.leaves()
-    assert [m["content"] for m in bodies[0]["messages"]] == ["You walk.", "hello", "where to?", "to 3"]
-    assert bodies[0]["tools"][0]["function"]["name"] == "go"
+    assert [m["content"] for m in endpoint.requests[0]["messages"]] == ["You walk.", "hello", "where to?", "to 3"]
+    assert endpoint.requests[0]["tools"][0]["function"]["name"] == "go"
     assert tree.stop(leaf) == "end_of_sequence"
     assert [step.tool for step in tree.branch(leaf).tool_calls] == ["go", "go"]
     assert tree.branch(leaf).tool_calls[0].result.startswith("go(right): you are at ")
@@ -129,15 +127,9 @@ class Several(Calling):
 
 
 def test_a_problem_has_its_own_tools() -> None:
-    bodies: list[Mapping[str, Any]] = []
-
-    def model(body: Mapping[str, Any]) -> Mapping[str, Any]:
-        bodies.append(body)
-        return calling(call("fly", '{"where": "right"}')) if len(bodies) < 2 else said("that is all")
-
-    with Endpoint(model) as endpoint:
+    with Endpoint(calls_then_ends("fly", 1)) as endpoint:
         tree = grown(endpoint, Several())
-    assert [tool["function"]["name"] for tool in bodies[0]["tools"]] == ["go", "swim"]
+    assert [tool["function"]["name"] for tool in endpoint.requests[0]["tools"]] == ["go", "swim"]
     (refused,) = tree.branch(tree.leaves()[0]).tool_calls
     assert (refused.status, refused.result) == ("refused", "there is no tool 'fly'; known: go, swim")
 

@@ -15,6 +15,8 @@ from ramify.core.segment import PathEnd, ToolStatus
 Branching = Literal["share", "fork", "replay", "refuse"]
 STATEFUL: Final[frozenset[ToolStatus]] = frozenset({"ok", "empty", "error"})
 """After these statuses, the call has changed the tool's state. After the others, the state is that before the call."""
+LOST: Final = "sandbox_lost"
+"""Reason of a `ToolError` that is not caused by the call: a retry may get a sandbox that lasts."""
 STATE_DIGEST: Final = "state_sha256"
 """Key of a result's metadata: a digest of the state that the call left. A repeated call must leave the same."""
 

@@ -20,7 +20,7 @@ import contextlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from ramify.config.run_config import ToolsConfig
 from ramify.core.environment import REPLIES
@@ -28,7 +28,7 @@ from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.seeds import step_seed, world_seed
 from ramify.core.segment import ToolCall
-from ramify.core.tool import STATE_DIGEST, STATEFUL, Tool, ToolResult, ToolSession, called_by, state_of
+from ramify.core.tool import LOST, STATE_DIGEST, STATEFUL, Tool, ToolResult, ToolSession, called_by, state_of
 from ramify.edge.error_text import error_text
 from ramify.environments.episodes import EnvironmentTool, EpisodeSession
 from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
@@ -36,9 +36,6 @@ from ramify.runner.world_model import RecordedModel, WorldModel
 from ramify.tools.output import made_safe
 
 T = TypeVar("T")
-
-LOST: Final = "sandbox_lost"
-"""Reason of a `ToolError` that is not caused by the call: a retry may get a sandbox that lasts."""
 
 CLOSE_S = 2.0
 """Seconds a session has to close. The end of a run waits for it."""

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ramify.core.errors import ToolError
+from ramify.core.tool import LOST
 from ramify.sandbox.bubblewrap import missing_wall
 from ramify.workspaces.process_watch import ProcessWatch
 from ramify.workspaces.shell_order import STARTED, ShellOrder, ShellVariables, told
-from ramify.workspaces.starter import LOST, CommandStarter
+from ramify.workspaces.starter import CommandStarter
 
 Ending = Literal["ended", "timeout", "limit", "stopped"]
 START_S: Final = 30.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ramify.core.errors import ToolError
 from ramify.core.segment import ToolStatus
-from ramify.core.tool import STATE_DIGEST, ToolResult
+from ramify.core.tool import LOST, STATE_DIGEST, ToolResult
 from ramify.workspaces.back_ends import WorkspaceState
 from ramify.workspaces.command import CommandEnd, StopFlag
 from ramify.workspaces.shell_order import (
@@ -26,7 +26,6 @@ from ramify.workspaces.shell_order import (
     ShellVariables,
     num_bytes_of,
 )
-from ramify.workspaces.starter import LOST
 from ramify.workspaces.tree import TreeFault
 from ramify.workspaces.tree_digest import TOP
 

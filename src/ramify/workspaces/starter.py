@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from ramify.core.errors import ToolError
+from ramify.core.tool import LOST
 from ramify.workspaces import launcher
 
-LOST: Final = "sandbox_lost"
-"""Reason of a `ToolError` that the call did not cause: a retry may do."""
 END_S: Final = 5.0
 NUM_TRIES: Final = 2
 
