@@ -47,7 +47,7 @@ define environment
 @$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ramify needs Python 3.11 or later, this is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12 $@")'
 @echo "setting up $(1) ..." >&2
 @$(PYTHON) -m venv $(1)
-@$(1)/bin/$(PIP) install -c constraints.txt hatchling editables
+@$(1)/bin/$(PIP) install -c constraints.txt hatchling editables setuptools
 @$(1)/bin/$(PIP) install -c constraints.txt --no-build-isolation -e '.$(if $(2),[$(2)])'
 @touch $@
 endef
@@ -57,7 +57,7 @@ define apart
 @echo "setting up $(1) ..." >&2
 @$(PYTHON) -m venv $(1)
 @grep -vE '^($(3))' constraints.txt > $(1)/constraints.txt
-@$(1)/bin/$(PIP) install -c $(1)/constraints.txt hatchling editables
+@$(1)/bin/$(PIP) install -c $(1)/constraints.txt hatchling editables setuptools
 @$(1)/bin/$(PIP) install -c $(1)/constraints.txt --no-build-isolation -e '.[$(2)]' pytest pytest-asyncio pytest-xdist hypothesis
 @touch $@
 endef

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.engines.endpoint import Endpoint, Model, call, calling, said
 from tests.environments.worlds import Walk, Walking
-from tests.formats.test_chat import BUILTIN, INCREMENTAL, SEARCH, chat, template
+from tests.formats.test_chat import BUILTIN, INCREMENTAL, SEARCH, TEMPLATES, chat, template
 
 import ramify
 from ramify.core.environment import AgentTurn, Observation, Takes
@@ -17,6 +17,7 @@ from ramify.core.tool import ToolResult, text_schema
 from ramify.environments.task import EnvironmentTask
 from ramify.formats.messages import Messages
 from ramify.formats.tags import TagFormat
+from ramify.testing import Scripted
 
 MODEL = {"engine.name": "openai", "engine.model": "m", "preset": "chains", "prompts": 1, "strategy.options": {"n": 1}}
 
@@ -90,6 +91,30 @@ def test_functions_are_called_natively_and_a_conversation_opens_the_path() -> No
     assert tree.stop(leaf) == "end_of_sequence"
     assert [step.tool for step in tree.branch(leaf).tool_calls] == ["go", "go"]
     assert tree.branch(leaf).tool_calls[0].result.startswith("go(right): you are at ")
+
+
+class Leading(Calling):
+    """Its opening holds an answer that the model did not write."""
+
+    def problems(self, split: str, num_problems: int, seed: int) -> Sequence[Problem]:
+        talk = [("user", "hello"), ("assistant", "<answer>3</answer>"), ("user", "are you sure?")]
+        return [Problem("p", "?", {"messages": [{"role": role, "content": content} for role, content in talk]})]
+
+
+def test_an_assistant_turn_of_the_opening_is_prompt() -> None:
+    settings = {"preset": "chains", "prompts": 1, "strategy.options": {"n": 1}}
+    chat_format = {
+        "format": "chat",
+        "format_options.template": str(TEMPLATES / "chatml_tools.jinja"),
+        "format_options.opening": "messages",
+    }
+    run = ramify.rollout_sync(
+        task=EnvironmentTask(Leading()), engine=Scripted(lambda turn: "yes"), **{**settings, **chat_format}
+    )
+    (leaf,) = run.trees[0].leaves()
+    branch, (row,) = run.trees[0].branch(leaf), run.rows()
+    assert "<answer>3</answer>" in branch.prompt_text and branch.said == "yes"
+    assert row.num_prompt == branch.num_prompt and not row.is_sampled[: row.num_prompt].any(), "never trained"
 
 
 @pytest.mark.parametrize("name", INCREMENTAL)
