@@ -74,6 +74,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "verifiers": "ramify.environments.verifiers:Verifiers",
             "openenv": "ramify.environments.openenv:OpenEnv",
             "repair": "ramify.environments.repair:CodeRepair",
+            "tau2": "ramify.environments.tau2:Tau2",
             "textarena": "ramify.environments.textarena:TextArena",
             "textworld": "ramify.environments.textworld:TextWorld",
             "trl": "ramify.environments.trl:Trl",

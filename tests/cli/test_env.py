@@ -71,6 +71,7 @@ def test_an_option_that_no_environment_takes_is_refused(capsys: pytest.CaptureFi
         ("inspect", "task"),
         ("openenv", "url"),
         ("repair", "num_bugs"),
+        ("tau2", "domain"),
         ("textarena", "id"),
         ("textworld", "games"),
         ("trl", "factory"),
@@ -83,7 +84,7 @@ def test_each_kind_has_an_option_that_may_follow_it(kind: str, option: str) -> N
 
 
 def test_every_kind_of_environment_is_named_here() -> None:
-    kinds = {"gym", "hops", "inspect", "openenv", "repair", "textarena", "textworld", "trl", "verifiers"}
+    kinds = {"gym", "hops", "inspect", "openenv", "repair", "tau2", "textarena", "textworld", "trl", "verifiers"}
     assert set(plugins.known("environment")) == kinds
 
 
