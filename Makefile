@@ -1,9 +1,10 @@
 # Every target sets up what it needs, once, into this folder: .venv-demo (what users get) for `make demo`, .venv for
 # development (no torch; `make test-web` adds Playwright), .venv-model (with torch and trackio) for `make model`,
 # `make herds`, `make test-hf` and `make test-originals`, .venv-ray for `make test-ray`, .venv-games, .venv-verifiers and
-# .venv-inspect for `make test-environments`, .venv-gateway (other people's clients) for `make test-gateway`,
-# .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines` starts.
-.PHONY: demo dist docs test test-core test-engines test-environments test-extras test-faults test-gateway test-hf test-hostile test-originals test-ray test-web bubblewrap chromium lint format types bench model herds value requirements setup clean
+# .venv-inspect for `make test-environments`, .venv-tau2 (Python 3.12) for `make test-tau2`, .venv-gateway (other
+# people's clients) for `make test-gateway`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that
+# `make test-engines` starts.
+.PHONY: demo dist docs test test-core test-engines test-environments test-extras test-faults test-gateway test-hf test-hostile test-originals test-podman test-ray test-tau2 test-web tau2-source bubblewrap podman chromium lint format types bench model herds value requirements setup clean
 
 PYTHON ?= python3
 DOCS_BIN := .venv-docs/bin
@@ -25,6 +26,9 @@ VERIFIERS_BIN := .venv-verifiers/bin
 VERIFIERS_READY := .venv-verifiers/.ready
 INSPECT_BIN := .venv-inspect/bin
 INSPECT_READY := .venv-inspect/.ready
+TAU2_BIN := .venv-tau2/bin
+TAU2_READY := .venv-tau2/.ready
+TAU2_PYTHON ?= python3.12
 WEB_READY := $(VENV)/.web-ready
 ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
@@ -87,11 +91,24 @@ test-environments: $(GAMES_READY) $(VERIFIERS_READY) $(INSPECT_READY)
 	@$(VERIFIERS_BIN)/python -m pytest -q -m "slow or not slow" tests/environments/test_verifiers.py
 	@$(INSPECT_BIN)/python -m pytest -q tests/environments/test_inspect.py
 
+# tau2-bench is no package of PyPI: TAU2_SOURCE names a checkout, which also holds its data.
+test-tau2: tau2-source $(TAU2_READY)
+	@TAU2_DATA_DIR="$(abspath $(TAU2_SOURCE))/data" $(TAU2_BIN)/python -m pytest -q tests/environments/test_tau2.py \
+		tests/environments/test_tau2_dialogue.py
+
+tau2-source:
+	@test -f "$(TAU2_SOURCE)/src/tau2/registry.py" || { echo "TAU2_SOURCE = '$(TAU2_SOURCE)' is no checkout of tau2-bench:" \
+		"git clone https://github.com/sierra-research/tau2-bench, then TAU2_SOURCE=/path/to/it make test-tau2" >&2; exit 1; }
+
 test-faults: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q $(IN_TWO) -m "slow and not hostile"
 
 test-hostile: $(READY) bubblewrap
-	@$(BIN)/python -m pytest -q $(IN_TWO) -m hostile
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m "hostile and not podman"
+
+# Workspaces whose commands run in containers, with the suite of hostile commands.
+test-podman: $(READY) podman
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m podman tests/workspaces
 
 test-hf: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m pytest -q -m hf
@@ -152,13 +169,19 @@ bubblewrap:
 	@command -v bwrap > /dev/null || { echo "installing bubblewrap ..." >&2; $(APT) install -y bubblewrap > /dev/null \
 		|| { $(APT) update > /dev/null && $(APT) install -y bubblewrap > /dev/null; }; }
 
+# Debian's podman asks for no runtime: runc works with every version of control groups. busybox is a test's image.
+podman:
+	@which podman runc busybox > /dev/null || { echo "installing podman ..." >&2; $(APT) install -y podman runc \
+		busybox-static > /dev/null || { $(APT) update > /dev/null && $(APT) install -y podman runc busybox-static \
+		> /dev/null; }; }
+
 chromium:
 	@test -n "$(RAMIFY_CHROMIUM)" || command -v chromium > /dev/null || { echo "installing chromium ..." >&2; \
 		$(APT) install -y --no-install-recommends chromium > /dev/null || { $(APT) update > /dev/null \
 		&& $(APT) install -y --no-install-recommends chromium > /dev/null; }; }
 
 clean:
-	rm -rf $(VENV) .venv-demo .venv-docs .venv-model .venv-ray .venv-gateway .venv-engines build dist
+	rm -rf $(VENV) .venv-* build dist
 
 $(DOCS_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-docs,docs)
@@ -183,6 +206,15 @@ $(VERIFIERS_READY): pyproject.toml constraints.txt
 
 $(INSPECT_READY): pyproject.toml constraints.txt
 	$(call apart,.venv-inspect,inspect,fsspec|python-dateutil)
+
+$(TAU2_READY): pyproject.toml constraints.txt | tau2-source
+	@$(TAU2_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 12) and "tau2-bench needs Python 3.12 or 3.13; name it: TAU2_PYTHON=/path/to/python3.12")'
+	@echo "setting up .venv-tau2 ..." >&2
+	@$(TAU2_PYTHON) -m venv .venv-tau2
+	@$(TAU2_BIN)/$(PIP) install -c constraints.txt hatchling editables setuptools
+	@$(TAU2_BIN)/$(PIP) install -c constraints.txt --no-build-isolation -e . pytest pytest-asyncio pytest-xdist hypothesis
+	@$(TAU2_BIN)/$(PIP) install -c constraints.txt "$(abspath $(TAU2_SOURCE))"
+	@touch $@
 
 $(WEB_READY): $(READY)
 	@$(BIN)/$(PIP) install -c constraints.txt playwright

@@ -2,9 +2,10 @@
 
 A scripted model writes words of its own and reads all words, under eight presets. A read is wrong if it does not show
 exactly the words that its path wrote before. `shared` is `branches_share_state = true`, which is how servers ran before
-they had working folders; `own` is `workdir = "branch"`. Target: 0 wrong reads in 1,000 calls of `own`.
+they had working folders; `own` is `workdir = "branch"`; `workspace` is `workdir = "workspace"`, for which FOLDER must
+be outside `/tmp` and this Python below `/usr`. Target: 0 wrong reads in 1,000 calls of `own` and of `workspace`.
 
-Run: python bench/mcp_leaks.py FOLDER [--install] [--questions N] [--ways own shared] [--presets P …]
+Run: python bench/mcp_leaks.py FOLDER [--install] [--questions N] [--ways own shared workspace] [--presets P …]
 
 `--install` puts the servers into FOLDER first: @modelcontextprotocol/server-filesystem and server-memory by npm, and
 mcp-server-sqlite with mcp<2 by pip, in an environment of its own.
@@ -167,10 +168,13 @@ def grown(server: Server, preset: str, way: str, options: argparse.Namespace) ->
         shared = shutil.copytree(given, Path(scratch) / "shared")
         if way == "own":
             use = {**server.options(at, "{branch}"), "workdir": "branch", "template": str(given)}
+        elif way == "workspace":
+            use = {**server.options(at, "/w"), "workdir": way, "template": str(given)}
+            use["workspace"] = {"readable": [str(at)]}
         else:
             use = {**server.options(at, str(shared)), "branches_share_state": True}
         use |= {"only": [server.write, server.read], "rename": {server.write: "write", server.read: "read"}}
-        named = "/workdir" if way == "own" else str(shared)
+        named = {"own": "/workdir", "workspace": "/w"}.get(way, str(shared))
         result = rollout_sync(
             [f"Note words ({number})." for number in range(options.questions)],
             preset=preset,
@@ -188,7 +192,7 @@ def main() -> None:
     parser.add_argument("folder")
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--questions", type=int, default=1)
-    parser.add_argument("--ways", nargs="+", default=["shared", "own"])
+    parser.add_argument("--ways", nargs="+", default=["shared", "own", "workspace"])
     parser.add_argument("--servers", nargs="+", default=[server.name for server in SERVERS])
     parser.add_argument("--presets", nargs="+", default=list(PRESETS))
     options = parser.parse_args()

@@ -5,7 +5,9 @@ problem), a fork with a call that changes one file, the same without a change, a
 adds. Then eight siblings that commit to the repository, at once and one after another, and the digest of each tree,
 whole and after one change. In the same run: bubblewrap alone and a copy by `cp -a`, the way before, for comparison.
 
-Run: python bench/workspaces.py [--rounds N] [--trees empty git1000 files20000]
+With `--walls podman`, commands run in containers of an image that holds nothing but links to `/usr` of this machine.
+
+Run: python bench/workspaces.py [--rounds N] [--trees empty git1000 files20000] [--walls bubblewrap podman]
 """
 
 import argparse
@@ -26,6 +28,7 @@ from ramify.workspaces.shell_session import ShellSession
 from ramify.workspaces.tree_digest import tree_digest
 
 SIBLINGS = 8
+IMAGE = "localhost/ramify-bench:latest"
 COMMIT = "echo {} > own.txt && git add own.txt && git commit -qm own"
 GIT = ("git", "-c", "user.email=a@b", "-c", "user.name=n")
 BARE = (
@@ -53,6 +56,16 @@ def make_files(folder: Path, number: int = 20_000) -> None:
 
 
 TREES: dict[str, Callable[[Path], None]] = {"empty": make_empty, "git1000": make_git, "files20000": make_files}
+
+
+def make_image() -> None:
+    """An image whose programs are those of this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("bin", "lib", "lib64"):
+            Path(folder, name).symlink_to(f"usr/{name}")
+        Path(folder, "usr").mkdir()
+        tar = subprocess.run(["tar", "c", "."], cwd=folder, check=True, capture_output=True).stdout
+    subprocess.run(["podman", "import", "-", IMAGE], input=tar, check=True, capture_output=True)
 
 
 def disk(folder: Path) -> tuple[int, int]:
@@ -85,8 +98,9 @@ async def called(session: ShellSession, command: str) -> ShellSession:
     return fork
 
 
-async def measure(back_end: str, tree: str, folder: Path, rounds: int) -> None:
-    tool = Shell(files=back_end, timeout_s=600.0)  # type: ignore[arg-type]
+async def measure(walls: str, back_end: str, tree: str, folder: Path, rounds: int) -> None:
+    options = {"walls": walls, "image": IMAGE, "readable": ("/usr",)} if walls != "bubblewrap" else {}
+    tool = Shell(files=back_end, timeout_s=600.0, **options)  # type: ignore[arg-type]
     await tool.try_walls()
     problem = Problem("bench", "bench", {"workspace": str(folder)})
     opened: list[ShellSession] = []
@@ -97,7 +111,7 @@ async def measure(back_end: str, tree: str, folder: Path, rounds: int) -> None:
     first = await ms(start)
     session = opened[0]
     run = session._workspaces.store.run
-    print(f"  {tree}, {back_end}{'':26}    median      max")
+    print(f"  {tree}, {back_end}, {walls}{'':16}    median      max")
     shown("start: one copy for all branches", [first])
     before = disk(run)
     forks: list[ShellSession] = []
@@ -183,15 +197,19 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--trees", nargs="+", default=list(TREES), choices=list(TREES))
+    parser.add_argument("--walls", nargs="+", default=["bubblewrap"], choices=["bubblewrap", "podman"])
     options = parser.parse_args()
+    if "podman" in options.walls:
+        make_image()
     load = os.getloadavg()[0]
     print(f"Milliseconds; {os.cpu_count()} cores, load {load:.1f}, {os.uname().release}")
     for tree in options.trees:
         rounds = options.rounds if tree != "files20000" else max(3, options.rounds // 4)
         with made(tree) as folder:
             await compare(folder, tree, rounds)
-            for back_end in ("overlay", "copy"):
-                await measure(back_end, tree, folder, rounds)
+            for walls in options.walls:
+                for back_end in ("overlay", "copy"):
+                    await measure(walls, back_end, tree, folder, rounds)
 
 
 if __name__ == "__main__":

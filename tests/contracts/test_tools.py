@@ -44,6 +44,19 @@ def with_folder(*ways: str) -> dict[str, Any]:
     return {**options, **Mcp(**options).recorded()}
 
 
+@cache
+def in_a_workspace() -> dict[str, Any]:
+    """Options of a server in a workspace, where it is seen as the text of its program alone."""
+    options: dict[str, Any] = {"command": "/usr/bin/python3", "workdir": "workspace", "only": ["write"]}
+    options["args"] = ["-c", Path(NOTES).read_text("utf-8"), "/w/notes.txt"]
+    return {**options, **Mcp(**options).recorded()}
+
+
+def on_a_workspace(**options: Any) -> Tool:
+    (only,) = Mcp(**in_a_workspace(), **options).tools
+    return only
+
+
 def on_a_folder(*ways: str, **options: Any) -> Tool:
     (only,) = Mcp(**with_folder(*ways), **options).tools
     return only
@@ -96,6 +109,10 @@ CASES = {
     ),
     "server with a working folder that is refilled": ToolCase(
         partial(on_a_folder, branching={"write": "replay"}), ("one", "two"), "four"
+    ),
+    "server in a workspace": ToolCase(on_a_workspace, ("one", "two"), "four"),
+    "server in a workspace that is copied": ToolCase(
+        partial(on_a_workspace, branching={"write": "fork"}), ("one", "two"), "four"
     ),
     "shell": ToolCase(
         partial(plugins.build, "tool", "shell"), ("echo one > a; cat a", "cd /tmp; echo two >> /w/a", "cat /w/a"), "ls"

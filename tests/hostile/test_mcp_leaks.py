@@ -211,7 +211,7 @@ def test_a_run_that_is_told_so_shares(tmp_path: Path, options: dict[str, Any]) -
     ("options", "message"),
     [
         ({"url": "http://127.0.0.1", "workdir": "branch"}, "workdir = 'branch': a server of a url takes none"),
-        ({"command": "x", "workdir": "tree"}, "workdir = 'tree': allowed is \"branch\""),
+        ({"command": "x", "workdir": "tree"}, 'workdir = \'tree\': allowed are "branch" and "workspace"'),
         ({"command": "x", "template": "t"}, "set workdir"),
         ({"command": "x", "args": ["{branch}/x"]}, "there is no {branch} without a working folder"),
         ({"command": "x", "env": {"FILE": "{branch}/x"}}, "there is no {branch} without a working folder"),

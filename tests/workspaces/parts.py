@@ -1,10 +1,16 @@
 """Parts of these tests: shells on each back end, and what a call of theirs showed."""
 
+import atexit
+import os
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from ramify.core.problem import Problem
 from ramify.core.tool import STATE_DIGEST, ToolResult
@@ -12,6 +18,11 @@ from ramify.workspaces.shell import Shell
 from ramify.workspaces.shell_session import EXIT_CODE, ShellSession
 
 BACK_ENDS = ("overlay", "copy")
+IN_PODMAN = [pytest.param(f"podman {files}", marks=pytest.mark.podman) for files in BACK_ENDS]
+"""The same back ends with the walls of podman, for `make test-podman`."""
+EVERYWHERE = (*BACK_ENDS, *IN_PODMAN)
+SYSTEM = ("/usr", "/etc/alternatives")
+"""Folders of this machine that stand in for the programs of an image."""
 
 
 STRAYS = "ps -e | grep -cE 'python|sleep|yes|head|touch' || true"
@@ -24,6 +35,39 @@ def open_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)
         yield Path(folder)
+
+
+@cache
+def image() -> str:
+    """Name of an image in podman's store, made now and removed at the end: a root whose programs are those of `SYSTEM`.
+    Debian's podman names a runtime that it does not install, so this one is named beside the tests."""
+    os.environ.setdefault("CONTAINERS_CONF", str(Path(__file__).with_name("containers.conf")))
+    links = {
+        name: Path("/", name).readlink() for name in ("bin", "lib", "lib64", "sbin") if Path("/", name).is_symlink()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        for name, target in links.items():
+            Path(folder, name).symlink_to(target)
+        for name in ("etc", "proc", "sys", "dev", "run", "tmp", "usr", "w"):
+            Path(folder, name).mkdir()
+        Path(folder, "etc/mark").write_text("an image\n")
+        return imported(Path(folder), "system", ["ENV FRUIT=pear", "ENV HOME=/root"])
+
+
+def imported(root: Path, name: str, changes: Sequence[str] = ()) -> str:
+    """Import a folder as an image, which is removed at the end of this process; returns its name."""
+    name = f"localhost/ramify-tests-{name}-{os.getpid()}:latest"
+    tar = subprocess.run(["tar", "c", "--owner=0", "--group=0", "."], cwd=root, check=True, capture_output=True).stdout
+    options = [f"--change={change}" for change in changes]
+    subprocess.run(["podman", "import", *options, "-", name], input=tar, check=True, capture_output=True)
+    atexit.register(subprocess.run, ["podman", "rmi", "-f", name], capture_output=True)
+    return name
+
+
+def options_of(place: str) -> dict[str, Any]:
+    """Options of the tool for a back end, with the walls of podman where `place` says so."""
+    walls, _, files = place.rpartition(" ")
+    return {"files": files} if not walls else {"files": files, "walls": walls, "image": image(), "readable": SYSTEM}
 
 
 @asynccontextmanager

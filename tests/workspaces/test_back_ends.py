@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.workspaces.parts import open_folder
+from tests.workspaces.parts import EVERYWHERE, SYSTEM, image, open_folder
 
 from ramify.workspaces.back_ends import BackEnd, CopyFiles, FileDraft, OverlayFiles, WorkspaceState
 from ramify.workspaces.command import CommandEnd, StopFlag, run
+from ramify.workspaces.containers import Container, write_seccomp
 from ramify.workspaces.layers import LayerStore, base_folder
 from ramify.workspaces.process_watch import CommandLimits
 from ramify.workspaces.shell_order import FIRST, CommandRules, ShellOrder
@@ -51,10 +53,15 @@ class Bench:
         return self.back_end.keep(draft)
 
 
-@pytest.fixture(params=[OverlayFiles, CopyFiles])
+@pytest.fixture(params=EVERYWHERE)
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     with open_folder() as folder:
-        made = Bench(request.param, folder)
+        walls, _, files = request.param.rpartition(" ")
+        made = Bench(OverlayFiles if files == "overlay" else CopyFiles, folder)
+        if walls:
+            seccomp = write_seccomp(walls, made.store.run / "seccomp.json")
+            container = Container(walls, image(), SYSTEM, seccomp)
+            made.rules = replace(made.rules, container=container)
         yield made
         made.starter.close()
         made.store.close()

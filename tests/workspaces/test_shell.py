@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.workspaces.parts import BACK_ENDS, STRAYS, digest, exit_code, open_folder, said, shell
+from tests.workspaces.parts import (
+    BACK_ENDS,
+    EVERYWHERE,
+    STRAYS,
+    digest,
+    exit_code,
+    open_folder,
+    options_of,
+    said,
+    shell,
+)
 
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
@@ -24,9 +34,9 @@ from ramify.workspaces.shell_order import MAX_COMMAND_BYTES, told
 from ramify.workspaces.shell_session import ShellSession
 
 
-@pytest_asyncio.fixture(params=BACK_ENDS)
+@pytest_asyncio.fixture(params=EVERYWHERE)
 async def session(request: pytest.FixtureRequest) -> AsyncIterator[ShellSession]:
-    async with shell(files=request.param, timeout_s=20.0) as opened:
+    async with shell(**options_of(request.param), timeout_s=20.0) as opened:
         yield opened
 
 
@@ -147,6 +157,10 @@ async def test_everyday_programs_do_not_complain(session: ShellSession):
         " python3 -c 'import subprocess, tempfile; subprocess.run([\"true\"]); tempfile.mkdtemp()'; ln f k"
     )
     assert await said(session, command) == "a\nc\n./f\n"
+
+
+async def test_a_pipe_that_nobody_reads_ends_its_writer_without_a_word(session: ShellSession):
+    assert await said(session, "yes | head -1; seq 1000000 | head -1") == "y\n1\n"
 
 
 async def test_variables_that_are_too_large_are_not_carried_and_the_model_is_told(session: ShellSession):
@@ -356,7 +370,8 @@ async def test_a_command_sees_no_variable_process_file_or_network_of_this_machin
         )
     assert "tweety" not in text and "reached" not in text
     assert "memfd" not in text and str(session._workspaces.store.run) not in text
-    assert "workspace\n1000\n" in text
+    uid = 1000 if session._workspaces.tool.walls == "bubblewrap" else session._workspaces.owner or os.getuid()
+    assert f"workspace\n{uid}\n" in text
 
 
 async def test_the_network_of_the_host_is_there_when_it_is_named():
@@ -402,6 +417,7 @@ async def test_a_closed_session_says_so(session: ShellSession):
         {"name": "no name"},
         {"files": "btrfs"},
         {"network": "lan"},
+        {"walls": "glass"},
         {"timeout_s": 0},
         {"timeout_s": 1e9},
         {"timeout_s": float("nan")},

@@ -9,6 +9,7 @@ overrides this for each tool.
 A process of its own is not a state of its own: servers keep files. With `workdir = "branch"` every branch has a working
 folder too (`mcp_branches.py`), and all tools act on its state, whatever their annotations say. Without it, a run that
 uses a tool which may change something does not start, unless `branches_share_state` says that this is meant.
+`workdir = "workspace"` also keeps the server behind walls, with the folder at `/w` (`mcp_workspaces.py`).
 
 A recorded run stores its tools, so reading the run does not ask the server.
 """
@@ -31,10 +32,15 @@ if TYPE_CHECKING:
     from mcp_types import Tool as ServersTool
 
     from ramify.tools.mcp_client import McpServer
+    from ramify.tools.mcp_workspaces import WorkspaceFolders
+    from ramify.workspaces.shell import Shell
 CAREFUL: Final[tuple[McpBranching, ...]] = ("refuse", "replay", "share")
 """Without a working folder; most careful first."""
 CAREFUL_WITH_FOLDER: Final[tuple[Stateful, ...]] = ("refuse", "replay", "fork")
 MAX_WORKDIR_BYTES: Final = 256 << 20
+UNSEEN: Final = " (in a workspace it sees /w, the programs of this machine, and what `workspace.readable` names)"
+OF_COMMANDS: Final = ("args", "env", "env_from", "cwd", "workdir", "workspace", "template")
+"""Options of servers that are started here."""
 CALLABLE: Final = re.compile(r"[\w.-]{1,128}")
 """Names that all formats can call, in tags and in JSON calls (the protocol's own rule)."""
 
@@ -56,10 +62,14 @@ class Mcp:
     and USER."""
     cwd: str | None = None
     """Working directory of the server; None = the working folder of its branch, or ours if it has none."""
-    workdir: Literal["branch"] | None = None
-    """`branch`: every branch has a working folder of its own. `{branch}` in `args`, `env` and `cwd` is its path."""
+    workdir: Literal["branch", "workspace"] | None = None
+    """`branch`: every branch has a working folder of its own. `{branch}` in `args`, `env` and `cwd` is its path.
+    `workspace`: its path is `/w`, and the server sees nothing else that it could change."""
+    workspace: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """With `workdir = "workspace"`: options of the tool `shell` that hold for the server, such as `readable`,
+    `memory_bytes` and `network`."""
     template: str | None = None
-    """Folder that is copied into a new working folder; None = it is empty."""
+    """Folder that is copied into a new working folder, in a workspace also a tar file; None = it is empty."""
     max_workdir_bytes: int = MAX_WORKDIR_BYTES
     """Most bytes in a working folder, of which every branch has a copy."""
     compare_folder: bool = True
@@ -90,13 +100,13 @@ class Mcp:
             raise ConfigError(f"command = {self.command!r}, url = {self.url!r}: set exactly one of them")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"url = {self.url!r}: it must begin with http:// or https://")
-        for key in ("args", "env", "env_from", "cwd", "workdir", "template") if self.url is not None else ("headers",):
+        for key in OF_COMMANDS if self.url is not None else ("headers",):
             if given := asdict(self)[key]:
                 raise ConfigError(f"{key} = {given!r}: a server of a {'url' if self.url else 'command'} takes none")
         allowed = CAREFUL if self.workdir is None else CAREFUL_WITH_FOLDER
         for name, kind in self.branching.items():
             if kind not in allowed:
-                where = "" if self.workdir is None else ' with workdir = "branch"'
+                where = "" if self.workdir is None else f' with workdir = "{self.workdir}"'
                 raise ConfigError(f"branching.{name} = {kind!r}: allowed are {', '.join(map(repr, allowed))}{where}")
         self._check_workdir()
         if not self.start_s > 0:
@@ -104,21 +114,29 @@ class Mcp:
 
     def _check_workdir(self) -> None:
         """Refuse options that contradict each other. Raises `ConfigError`."""
-        if self.workdir not in (None, "branch"):
-            raise ConfigError(f'workdir = {self.workdir!r}: allowed is "branch"; leave it out for no working folder')
+        if self.workdir not in (None, "branch", "workspace"):
+            raise ConfigError(
+                f'workdir = {self.workdir!r}: allowed are "branch" and "workspace"; leave it out for no working folder'
+            )
         if self.workdir is None:
             if self.template is not None:
                 raise ConfigError(
                     f'template = {self.template!r}: it is copied into a working folder; set workdir = "branch"'
                 )
-            if found := [text for text in (*self.args, *self.env.values(), self.cwd or "") if PLACEHOLDER in text]:
-                raise ConfigError(
-                    f'{found[0]!r}: there is no {PLACEHOLDER} without a working folder; set workdir = "branch"'
-                )
         elif self.branches_share_state:
             raise ConfigError(
-                'workdir = "branch", branches_share_state = True: branches either share or do not; set one'
+                f'workdir = "{self.workdir}", branches_share_state = True: branches either share or do not; set one'
             )
+        found = [text for text in (*self.args, *self.env.values(), self.cwd or "") if PLACEHOLDER in text]
+        if found and self.workdir != "branch":
+            why = 'without a working folder; set workdir = "branch"'
+            if self.workdir == "workspace":
+                why = "in a workspace, whose folder is /w in every branch: write /w"
+            raise ConfigError(f"{found[0]!r}: there is no {PLACEHOLDER} {why}")
+        if self.workdir == "workspace":
+            self._shell()
+        elif self.workspace:
+            raise ConfigError(f'workspace = {dict(self.workspace)!r}: there is none; set workdir = "workspace"')
         if not self.max_workdir_bytes > 0:
             raise ConfigError(f"max_workdir_bytes = {self.max_workdir_bytes!r}: it must be above 0")
 
@@ -151,15 +169,29 @@ class Mcp:
         """The options that make the same tools again, from any folder and without asking the server."""
         cwd = "." if self.cwd is None and self.url is None and self.workdir is None else self.cwd
         folders = {"attachments": self.attachments, "template": self.template}
-        folders |= {} if cwd is None or PLACEHOLDER in cwd else {"cwd": cwd}
+        folders |= {} if cwd is None or self.workdir == "workspace" or PLACEHOLDER in cwd else {"cwd": cwd}
         absolute = {key: str(Path(folder).resolve()) for key, folder in folders.items() if folder is not None}
         known = {"listed": msgspec.json.encode(self._listing()).decode(), **absolute}
         return known if self.template is None else {**known, "template_sha256": self.template_sha256 or self._digest()}
 
-    def folders(self) -> Folders:
+    def folders(self) -> "Folders | WorkspaceFolders":
         """The working folders of branches; none is made yet."""
+        if self.workdir == "workspace":
+            from ramify.tools.mcp_workspaces import WorkspaceFolders
+
+            return WorkspaceFolders(self._shell())
         template = None if self.template is None else Path(self.template).resolve()
         return Folders(template, max_bytes=self.max_workdir_bytes)
+
+    def _shell(self) -> "Shell":
+        """The options of a workspace. Raises `ConfigError`."""
+        from ramify.tools.mcp_workspaces import LIFE_S, OPTIONS
+        from ramify.workspaces.shell import Shell
+
+        if unknown := sorted(self.workspace.keys() - set(OPTIONS)):
+            raise ConfigError(f"workspace names the option {unknown[0]!r}; allowed are {', '.join(OPTIONS)}")
+        template = "" if self.template is None else str(Path(self.template).resolve())
+        return Shell(**self.workspace, workspace=template, disk_bytes=self.max_workdir_bytes, cpu_s=LIFE_S)
 
     def check_template(self) -> None:
         """Raise `ConfigError` if the template cannot be copied, or has changed since the run began."""
@@ -214,13 +246,14 @@ class Mcp:
         try:
             folder = folders.new()
             folders.fill(folder)
-            listing = [_listed(tool) for tool in listed_by(address.at(folder))]
+            listing = [_listed(tool) for tool in listed_by(folders.address(address, folder))]
             return [msgspec.convert(mapped(asdict(tool), folders.shown), Listed) for tool in listing]
         except FolderFault as error:
-            raise ConfigError(f"template = {self.template!r}: {error}") from error
+            of_what = f"template = {self.template!r}: " if self.workdir == "branch" else ""
+            raise ConfigError(f"{of_what}{error}") from error
         except ConfigError as error:
             hint = "" if self.cwd else " (it was started in the folder of its branch: name its files by absolute paths)"
-            raise ConfigError(f"{error}{hint}") from error
+            raise ConfigError(f"{error}{hint if self.workdir == 'branch' else UNSEEN}") from error
         finally:
             folders.close()
 

@@ -40,6 +40,8 @@ class McpAddress:
     headers: Mapping[str, str]
     """Header -> name of our variable with its value."""
     start_s: float
+    watch: Callable[[LastWords], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+    """What watches the process while it runs."""
 
     def at(self, folder: BranchFolder) -> "McpAddress":
         """The address of a server for one branch, with the path of its folder in place of `{branch}`."""
@@ -72,10 +74,11 @@ class McpAddress:
     async def streams(self, words: LastWords, ended: Callable[[], None]) -> AsyncIterator[Any]:
         """The transport of a client. `ended` is called when the server process will send nothing more."""
         if self.url is None:
-            async with running(
-                self.argv(), environment=self.environment(), folder=self.cwd, words=words, ended=ended
-            ) as streams:
-                yield streams
+            with self.watch(words):
+                async with running(
+                    self.argv(), environment=self.environment(), folder=self.cwd, words=words, ended=ended
+                ) as streams:
+                    yield streams
         else:
             headers = {name: _ours(variable) for name, variable in self.headers.items()}
             async with (

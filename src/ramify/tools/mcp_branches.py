@@ -16,10 +16,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeVar
 
 from ramify.core.errors import ToolError
+from ramify.core.problem import Problem
 from ramify.core.tool import STATE_DIGEST, ToolResult
 from ramify.tools.mcp_client import Connection, McpServer
 from ramify.tools.mcp_content import Folder, result_of
-from ramify.tools.mcp_folders import BranchFolder, FolderFault, Folders, mapped, meant
+from ramify.tools.mcp_folders import BranchFolder, FolderFault, Folders, mapped
+from ramify.tools.mcp_workspaces import WorkspaceFolders
 
 T = TypeVar("T")
 
@@ -58,7 +60,7 @@ class Branches:
     """All states of one server in one run."""
 
     server: McpServer
-    folders: Folders
+    folders: Folders | WorkspaceFolders
     way: Way
     compares: bool
     """Whether the files behind a call are compared when it is repeated."""
@@ -69,21 +71,26 @@ class Branches:
     """False once a repeated call left other files, or repeating took too long."""
     ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
-    def opened(self) -> "BranchState":
+    def opened(self, problem: Problem) -> "BranchState":
         """The state before any call. Nothing is started or copied yet."""
-        return BranchState(self)
+        return BranchState(self, problem)
 
-    async def filled(self, source: BranchFolder | None = None) -> BranchFolder:
-        """A new folder with a copy of another, or of the template. Raises `ToolError`."""
+    async def filled(self, problem: Problem, source: BranchFolder | None = None) -> BranchFolder:
+        """A new folder with a copy of another, or of what the branches of a problem begin with. Raises `ToolError`."""
         folder = self.folders.new()
         try:
-            await in_thread(lambda: self.folders.fill(folder, source))
-        except BaseException as error:
+            await self.done(lambda: self.folders.fill(folder, source, problem))
+        except BaseException:
             self.folders.remove(folder)
-            if isinstance(error, FolderFault):
-                raise ToolError("tool_gave_up", self.folders.shown(str(error))) from error
             raise
         return folder
+
+    async def done(self, work: Callable[[], T]) -> T:
+        """Run work on folders in a thread. Raises `ToolError` that names no branch."""
+        try:
+            return await in_thread(work)
+        except (FolderFault, OSError) as error:
+            raise ToolError("tool_gave_up", self.folders.shown(str(error))) from error
 
     def keep(self, state: "BranchState") -> None:
         """Note that a state's server waits. If too many do, the one that has waited longest ends."""
@@ -125,6 +132,7 @@ class BranchState:
     """The state of a server behind some calls. One user at a time."""
 
     branches: Branches
+    problem: Problem
     folder: BranchFolder | None = None
     """None = no call was made yet."""
     connection: Connection | None = None
@@ -146,14 +154,14 @@ class BranchState:
         branches = self.branches
         branches.idle.pop(self, None)
         if self.folder is None:
-            return branches.opened()
+            return branches.opened(self.problem)
         if self._is_running:
-            copy = await branches.filled(self.folder)
-            child = BranchState(branches, self.folder, self.connection, self.history)
+            copy = await branches.filled(self.problem, self.folder)
+            child = replace(self)
             self.folder, self.connection = copy, None
             return child
         await self._ended()
-        child = BranchState(branches, await branches.filled(self.folder), None, self.history)
+        child = replace(self, folder=await branches.filled(self.problem, self.folder))
         try:
             await child._awake()
         except BaseException:
@@ -186,7 +194,7 @@ class BranchState:
             raise ToolError("tool_crashed", f"the server ended, and its state with it{self.connection.words}")
         await self._ended()
         if self.folder is None:
-            self.folder = await self.branches.filled()
+            self.folder = await self.branches.filled(self.problem)
         elif self.history and not await self._repeated():
             await self._settled(self.folder)
         if self.connection is None:
@@ -199,7 +207,7 @@ class BranchState:
         is_copied = branches.way == "fork" or (branches.way == "auto" and not branches.compares)
         if is_copied or not branches.is_repeatable:
             return False
-        folder = await branches.filled()
+        folder = await branches.filled(self.problem)
         connection = None
         try:
             connection = await self._started(folder)
@@ -229,14 +237,11 @@ class BranchState:
     async def _settled(self, folder: BranchFolder) -> None:
         if self.branches.way == "replay":
             raise ToolError("replay_diverged", "its server ended, and the calls cannot be repeated")
-        try:
-            await in_thread(lambda: self.branches.folders.settle(folder))
-        except (FolderFault, OSError) as error:
-            raise ToolError("tool_gave_up", self.branches.folders.shown(str(error))) from error
+        await self.branches.done(lambda: self.branches.folders.settle(folder))
 
     async def _started(self, folder: BranchFolder) -> Connection:
-        server = self.branches.server
-        connection = server.connect(server.address.at(folder))
+        branches, server = self.branches, self.branches.server
+        connection = server.connect(await branches.done(lambda: branches.folders.address(server.address, folder)))
         try:
             with self._unnamed():
                 await connection.ready()
@@ -249,12 +254,12 @@ class BranchState:
         """Make one call, and look at what it left in the folder. The result names no branch."""
         branches = self.branches
         with self._unnamed():
-            said = await connection.call(name, mapped(dict(given), lambda text: meant(text, folder)))
+            said = await connection.call(name, mapped(dict(given), lambda text: branches.folders.meant(text, folder)))
             result = result_of(said, branches.attachments)
         metadata = mapped(dict(result.metadata), branches.folders.shown)
         if branches.compares:
             with contextlib.suppress(FolderFault, OSError):
-                metadata[STATE_DIGEST] = await in_thread(lambda: branches.folders.digest(folder.path))
+                metadata[STATE_DIGEST] = await in_thread(lambda: branches.folders.digest_of(folder))
         return Made(name, given, replace(result, text=branches.folders.shown(result.text), metadata=metadata))
 
     @contextlib.contextmanager

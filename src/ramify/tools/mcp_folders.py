@@ -18,11 +18,15 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ramify.core.errors import ToolError
+from ramify.core.problem import Problem
 from ramify.sandbox.folders import remove
-from ramify.workspaces.run_folder import RUN_ID, discard_run, new_run
+from ramify.workspaces.run_folder import RUN_ID, discard_run, new_run, remove_left
+
+if TYPE_CHECKING:
+    from ramify.tools.mcp_address import McpAddress
 
 WORD: Final = "/workdir"
 """What the model sees in place of the path of its branch's folder."""
@@ -95,11 +99,15 @@ class Folders:
         self._shown = re.compile(f"{re.escape(str(self.base))}(?:/{RUN_ID}(?:/{RUN_ID})?)?(?=(/?))")
         self._home = re.compile(f"{re.escape(str(self.base))}/{RUN_ID}/{RUN_ID}".encode())
 
+    def check_start(self) -> None:
+        """Remove the folders of runs that were killed, before a run."""
+        remove_left(self.base)
+
     def new(self) -> BranchFolder:
         """The place of a new folder, still without files."""
         return BranchFolder(self._made() / secrets.token_hex(6))
 
-    def fill(self, folder: BranchFolder, source: BranchFolder | None = None) -> None:
+    def fill(self, folder: BranchFolder, source: BranchFolder | None = None, problem: Problem | None = None) -> None:
         """Copy the template, or the folder of another branch, into a new folder. Raises `FolderFault`."""
         run = self._made()
         with _told("the template" if source is None else "the working folder"):
@@ -124,6 +132,13 @@ class Folders:
             for entry in self._entries(self._template):
                 _refuse_unfit(self._template, entry)
             return self.digest(self._template)
+
+    def address(self, address: "McpAddress", folder: BranchFolder) -> "McpAddress":
+        """The address of a server that acts on a folder."""
+        return address.at(folder)
+
+    def digest_of(self, folder: BranchFolder) -> str:
+        return self.digest(folder.path)
 
     def digest(self, top: Path | None) -> str:
         """Sha256 over path, mode, content and link target of everything in a folder, the same in every branch."""
@@ -166,6 +181,10 @@ class Folders:
     def shown(self, text: str) -> str:
         """`text` without paths of branches: each is as if `WORD` were a folder of the root."""
         return self._shown.sub(lambda found: "" if found[1] else "/", text) if str(self.base) in text else text
+
+    def meant(self, text: str, folder: BranchFolder) -> str:
+        """`text` of the model with the path of the branch's folder in place of `WORD`."""
+        return _WORD_IN_TEXT.sub(lambda _: str(folder.path), text) if WORD in text else text
 
     def _made(self) -> Path:
         if self._run is None:
@@ -255,11 +274,6 @@ class Folders:
         if inner is not None:
             return os.path.join(target, inner)  # noqa: PTH118 - a link is text
         return os.fsdecode(self._home.sub(lambda _: os.fsencode(target.parent), os.fsencode(found)))
-
-
-def meant(text: str, folder: BranchFolder) -> str:
-    """`text` of the model with the path of the branch's folder in place of `WORD`."""
-    return _WORD_IN_TEXT.sub(lambda _: str(folder.path), text) if WORD in text else text
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:

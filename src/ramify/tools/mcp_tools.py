@@ -12,8 +12,7 @@ from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult, ToolSession
 from ramify.tools.arguments import read_arguments
-from ramify.tools.mcp_folders import PLACEHOLDER, base_folder
-from ramify.workspaces.run_folder import remove_left
+from ramify.tools.mcp_folders import PLACEHOLDER, FolderFault
 
 if TYPE_CHECKING:
     from ramify.tools.mcp import Mcp
@@ -79,7 +78,10 @@ class McpSource:
             raise ConfigError(_shared_state(options, self.writer))
         if options.workdir is not None:
             options.check_template()
-            remove_left(base_folder())
+            try:
+                self.branches.folders.check_start()
+            except FolderFault as error:
+                raise ConfigError(f"MCP server {options.name!r}: {error}") from error
         self._is_checked = True
 
     async def let_go(self) -> None:
@@ -131,7 +133,7 @@ class McpTool:
         """Open a session. Raises `ToolError` if the server does not answer; one with a working folder is started by its
         first call."""
         if self.source.options.workdir is not None:
-            return McpBranch(self, self.source.branches.opened())
+            return McpBranch(self, self.source.branches.opened(problem))
         server = self.source.server
         if self.branching == "share":
             return McpSession(self, None)

@@ -30,6 +30,7 @@ from ramify.workspaces.tree import (
     changes,
     copied,
     entry_of,
+    mark_gone,
     merged,
     read_file,
     walk,
@@ -104,6 +105,14 @@ class BackEnd(Protocol):
         draft is discarded. Only while no process acts on the draft."""
         ...
 
+    def entries(self, draft: FileDraft) -> Entries:
+        """What a draft holds now; a process may act on it."""
+        ...
+
+    def copy(self, draft: FileDraft) -> WorkspaceState:
+        """The state that a draft is now, while the draft goes on. The caller is the state's user."""
+        ...
+
     def discard(self, draft: FileDraft) -> None: ...
 
     def write(self, draft: FileDraft, path: bytes, data: bytes, mode: int) -> None:
@@ -155,6 +164,16 @@ class _LayeredFiles:
 
     def discard(self, draft: FileDraft) -> None:
         self._store.release([draft.layer, *draft.lower])
+
+    def _copied(self, entries: Entries, *, may_link: bool = False) -> WorkspaceState:
+        """The state that holds `entries` in one layer of its own. The caller is its user."""
+        layer = self._store.new()
+        try:
+            own, _ = copied(entries, layer.files, owner=self._store.owner, may_link=may_link)
+        except BaseException:
+            self._store.release([layer])
+            raise
+        return WorkspaceState((layer,), own)
 
     def write(self, draft: FileDraft, path: bytes, data: bytes, mode: int) -> None:
         """As `BackEnd.write`."""
@@ -248,33 +267,43 @@ class OverlayFiles(_LayeredFiles):
             if _is_unchanged(draft.state.entries, upper):
                 self._store.release([draft.layer])
                 return draft.state
-            entries = merged(draft.state.entries, upper)
-            self._limits.check(len(entries), sum(entry.size for entry in entries.values()))
+            entries = self._merged(draft, upper)
         except BaseException:
             self.discard(draft)
             raise
         return WorkspaceState((draft.layer, *draft.lower), entries)
 
+    def entries(self, draft: FileDraft) -> Entries:
+        return self._merged(draft, changes(draft.layer.files, self._limits))
+
+    def copy(self, draft: FileDraft) -> WorkspaceState:
+        """A copy of the upper layer, over the same lower ones."""
+        upper = changes(draft.layer.files, self._limits)
+        entries = self._merged(draft, upper)
+        state = self._copied(upper.entries)
+        try:
+            mark_gone(state.layers[0].files, upper)
+        except OSError:  # A folder that its owner locked, and we are not root.
+            self.release(state)
+            return self._copied(entries)
+        self._store.hold(draft.lower)
+        return WorkspaceState((*state.layers, *draft.lower), {**entries, **state.entries})
+
+    def _merged(self, draft: FileDraft, upper: Changes) -> Entries:
+        entries = merged(draft.state.entries, upper)
+        self._limits.check(len(entries), sum(entry.size for entry in entries.values()))
+        return entries
+
     def _shallow(self, state: WorkspaceState) -> WorkspaceState:
         """The same state with one user more, in few enough layers."""
         if len(state.layers) >= MAX_LAYERS:
             try:
-                return self._put_together(state)
+                return self._copied(state.entries, may_link=True)
             except TreeFault:  # A folder that its owner locked, and we are not root.
                 if len(state.layers) >= MOST_LAYERS:
                     raise
         self.hold(state)
         return state
-
-    def _put_together(self, state: WorkspaceState) -> WorkspaceState:
-        """The same state in one layer, with one user."""
-        layer = self._store.new()
-        try:
-            entries, _ = copied(state.entries, layer.files, owner=self._store.owner, may_link=True)
-        except BaseException:
-            self._store.release([layer])
-            raise
-        return WorkspaceState((layer,), entries)
 
 
 class CopyFiles(_LayeredFiles):
@@ -294,21 +323,31 @@ class CopyFiles(_LayeredFiles):
         return FileDraft(state, layer, (), stamps)
 
     def keep(self, draft: FileDraft) -> WorkspaceState:
-        top, old = draft.layer.files, draft.state.entries
-        found: dict[bytes, TreeEntry] = {}
-        num_bytes = 0
         try:
-            for path, status in walk(top, is_unlocked=True):
-                num_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0
-                self._limits.check(len(found) + 1, num_bytes)
-                is_known = draft.stamps.get(path) == Stamp.of(status) and stat.S_ISREG(status.st_mode)
-                entry = entry_of(top, path, status, known=old[path].said if is_known else None)
-                if entry is not None:
-                    found[path] = entry
+            return WorkspaceState((draft.layer,), self._seen(draft, is_unlocked=True))
         except BaseException:
             self.discard(draft)
             raise
-        return WorkspaceState((draft.layer,), found)
+
+    def entries(self, draft: FileDraft) -> Entries:
+        return self._seen(draft)
+
+    def copy(self, draft: FileDraft) -> WorkspaceState:
+        return self._copied(self._seen(draft))
+
+    def _seen(self, draft: FileDraft, *, is_unlocked: bool = False) -> dict[bytes, TreeEntry]:
+        """What lies in a draft; only files that were written since are read."""
+        top, old = draft.layer.files, draft.state.entries
+        found: dict[bytes, TreeEntry] = {}
+        num_bytes = 0
+        for path, status in walk(top, is_unlocked=is_unlocked):
+            num_bytes += status.st_size if stat.S_ISREG(status.st_mode) else 0
+            self._limits.check(len(found) + 1, num_bytes)
+            is_known = draft.stamps.get(path) == Stamp.of(status) and stat.S_ISREG(status.st_mode)
+            entry = entry_of(top, path, status, known=old[path].said if is_known else None)
+            if entry is not None:
+                found[path] = entry
+        return found
 
 
 def _is_unchanged(before: Entries, upper: Changes) -> bool:

@@ -31,8 +31,6 @@ PERIOD_S: Final = 0.04
 PIPE_BYTES: Final = 1 << 16
 MAX_REPORT_BYTES: Final = 1 << 18
 MAX_STATUS_BYTES: Final = 1 << 12
-MAX_READS_AT_END: Final = 64
-"""More than a pipe holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +140,22 @@ class RunningCommand:
         took_s = time.monotonic() - began
         if not is_dead:
             raise ToolError(LOST, "the processes of a command could not be ended")
-        for fd, sink in self._sinks.items():
-            for _ in range(MAX_READS_AT_END):
-                if not _is_read(fd, sink):
-                    break
+        self._read_rest()
         exit_code = self._said("exit-code") if ending == "ended" else None
         if ending == "ended" and self._is_no_start(exit_code):
             raise self.missing_wall()
         if ending == "ended" and exit_code is None:
             ending, fault = "limit", "this machine ended its first process"
+        if ending == "ended" and self._said("oom-kills"):
+            ending, fault = "limit", self._limits.memory_fault
         variables = told(bytes(self._report)) if ending == "ended" else None
         return CommandEnd(ending, exit_code, self._output.text(), variables, took_s, fault)
 
     def missing_wall(self) -> ToolError:
         """What was said in place of a start."""
         said = self._output.text().decode(errors="replace").strip()
+        if said.startswith("container: ") and self._order.rules.container is not None:
+            return self._order.rules.container.fault(said)
         if said.startswith("launcher: "):
             return ToolError("tool_gave_up", f"a workspace cannot be set up: {said.removeprefix('launcher: ')}")
         return ToolError("tool_gave_up", f"a workspace lacks a wall: {missing_wall(said)}")
@@ -203,6 +202,14 @@ class RunningCommand:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._first, signal.SIGKILL)
         return bool(polled({self._first}, END_S))
+
+    def _read_rest(self) -> None:
+        """Read what dead processes wrote, until those that started them have ended too: the guard of a container ends
+        once that is removed."""
+        waiting = set(self._sinks)
+        deadline = time.monotonic() + END_S
+        while waiting and (ready := polled(waiting, deadline - time.monotonic())):
+            waiting -= {fd for fd in ready if not _is_read(fd, self._sinks[fd])}
 
     def _pipe(self, sink: Callable[[bytes], None]) -> int:
         """A pipe that is read into `sink`; returns the end to hand over."""

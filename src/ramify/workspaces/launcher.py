@@ -5,7 +5,11 @@ fork takes 1 ms; a new interpreter with `ctypes` took 40 ms. It holds no thread 
 socket of the host closes, and everything that it started ends with it (`bwrap --die-with-parent`).
 
 The child of root becomes another user first. Then root and others go the same way: a user namespace in which the
-overlay is mounted, and bubblewrap's inside it.
+overlay is mounted, and bubblewrap's inside it. A command in a container is started by `container_guard.py` instead,
+which this child becomes.
+
+A server, which lives on with streams of its own, is one such child: `launcher.py server FOLDER` becomes it, by the file
+`order` of that folder.
 """
 
 import ctypes
@@ -34,6 +38,8 @@ _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctype
 
 def serve(channel: socket.socket) -> None:
     """Start commands until the host hangs up."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # The host may have had few left.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         word, fds, _, _ = socket.recv_fds(channel, 1, MAX_FDS)
@@ -55,15 +61,47 @@ def _become(channel: socket.socket, fds: list[int]) -> None:
             os.dup2(fd, wanted)
         with os.fdopen(spec, "rb") as file:
             order = marshal.load(file)
-        _prepare(order)
-        for fd in others:
-            os.set_inheritable(fd, True)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.execve(order["program"], ["bwrap", "--args", str(order["args"]), "--", *order["inner"]], {})
+        os.setsid()
+        _run(order, others)
     except BaseException as error:  # noqa: BLE001 - the host reads it, and nobody is above
         with suppress(OSError):
             os.write(1, f"launcher: {error}".encode())
     os._exit(126)
+
+
+def become_server(home: str) -> None:
+    """Become the server of a layer, with the streams of this process. Its descriptors are those of a command; `status`
+    is a file, and nothing holds its start up."""
+    try:
+        with open(f"{home}/order", "rb") as file:  # noqa: PTH123
+            spec, *data = marshal.load(file)
+        os.unlink(f"{home}/order")  # noqa: PTH108
+        status = os.open(f"{home}/status", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        spare = [os.open("/dev/null", os.O_RDONLY) for _ in range(4)]
+        _run(marshal.loads(spec), _moved([*spare[:3], status, spare[3], *map(_in_memory, data)])[3:])
+    except BaseException as error:  # noqa: BLE001 - the host reads it, and nobody is above
+        with suppress(OSError):
+            os.write(2, f"launcher: {error}".encode())
+    os._exit(126)
+
+
+def _in_memory(data: bytes) -> int:
+    file = os.memfd_create("ramify")
+    os.write(file, data)
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def _run(order: dict[str, Any], fds: list[int]) -> None:
+    """Become bubblewrap or the guard of a container, which keeps `fds`. Raises OSError."""
+    for fd in fds:
+        os.set_inheritable(fd, True)
+    for each in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores the last two.
+        signal.signal(each, signal.SIG_DFL)
+    if "guard" in order:
+        os.execve(sys.executable, [sys.executable, "-I", "-S", "-B", order["guard"], *map(str, fds)], {})
+    _prepare(order)
+    os.execve(order["program"], ["bwrap", "--args", str(order["args"]), "--", *order["inner"]], {})
 
 
 def _moved(fds: list[int]) -> list[int]:
@@ -79,7 +117,6 @@ def _moved(fds: list[int]) -> list[int]:
 def _prepare(order: dict[str, Any]) -> None:
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:  # noqa: PTH123
         score.write("1000")
-    os.setsid()
     os.umask(0o022)
     uid = order["uid"]
     if uid is not None:
@@ -117,4 +154,6 @@ def _checked(result: int, what: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "server":
+        become_server(sys.argv[2])
     serve(socket.socket(fileno=int(sys.argv[1])))

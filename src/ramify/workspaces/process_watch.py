@@ -52,6 +52,11 @@ class CommandLimits:
             raise ConfigError(f"memory_bytes = {self.memory_bytes!r}: a shell needs at least {MIN_MEMORY_BYTES}")
 
     @property
+    def memory_fault(self) -> str:
+        """What a model is told of a command that used too much memory."""
+        return f"it used more than {self.memory_bytes // _MIB} MiB of memory"
+
+    @property
     def of_tree(self) -> TreeLimits:
         return TreeLimits(max_bytes=self.disk_bytes, max_files=self.max_files)
 
@@ -81,7 +86,7 @@ class ProcessWatch:
             fair = [self._processes.fair_bytes(look.pid) for look in looks]
             own = sum(look.rss_bytes if part is None else part for look, part in zip(looks, fair, strict=True))
             if own > limits.memory_bytes:
-                return f"it used more than {limits.memory_bytes // _MIB} MiB of memory"
+                return limits.memory_fault
         return self._file_fault(pids)
 
     def close(self) -> None:

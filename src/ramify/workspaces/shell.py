@@ -12,8 +12,9 @@ Every call is a fresh process (the shape of mini-swe-agent), so files are all th
 directory and exported variables are carried as data. Processes end with their call. A call that reaches its timeout or
 a limit leaves the state before it. A result holds the exit code and the digest of the files in its metadata.
 
-Walls are those of bubblewrap, seccomp and limits (`docs/guides/workspaces.md`); there is no weaker kind. The machine is
-checked when walls are tried and when sessions open, never when the tool is made, so a saved run can be read anywhere.
+Walls are those of bubblewrap, seccomp and limits, or of a container (`docs/guides/workspaces.md`); there is no weaker
+kind. The machine is checked when walls are tried and when sessions open, never when the tool is made, so a saved run
+can be read anywhere.
 """
 
 import asyncio
@@ -31,6 +32,8 @@ from ramify.core.tool import Branching, text_schema
 from ramify.sandbox.bubblewrap import found
 from ramify.sandbox.setup import is_known_machine, machine
 from ramify.workspaces.back_ends import BackEndName
+from ramify.workspaces.containers import CONTAINER_PROGRAMS, asked
+from ramify.workspaces.containers import found as container_program
 from ramify.workspaces.process_watch import CommandLimits
 from ramify.workspaces.shell_order import FIRST
 from ramify.workspaces.shell_session import ForkScore, ShellSession, score_on_fork
@@ -41,6 +44,8 @@ __all__ = ["ForkScore", "Shell", "ShellSession", "check", "open_shell", "score_o
 
 Files = Literal["auto", "overlay", "copy"]
 FILES: Final = ("auto", "overlay", "copy")
+Walls = Literal["bubblewrap", "podman", "docker"]
+WALLS: Final = ("bubblewrap", *CONTAINER_PROGRAMS)
 STATES: Final[Mapping[BackEndName, str]] = {"overlay": "layers of an overlay", "copy": "whole copies"}
 MAX_TIMEOUT_S: Final = 3600.0
 DESCRIPTION: Final = (
@@ -58,9 +63,12 @@ class Shell:
     """Name that the model calls."""
     workspace: str = ""
     """Folder or tar file that `/w` starts as, for problems without the public column `workspace`; empty = nothing."""
+    walls: Walls = "bubblewrap"
+    """What runs commands: bubblewrap, or a fresh container of podman or docker each."""
     image: str = ""
-    """Folder that holds a root file system, shown read-only, for problems without the public column `image`; empty =
-    the programs of this machine."""
+    """Root file system, shown read-only, for problems without the public column `image`. For bubblewrap it is a folder
+    that holds one; empty = the programs of this machine. For podman and docker it is the name of an image that was
+    fetched before."""
     readable: tuple[str, ...] = ()
     """Other folders of this machine that commands may read, at the same paths."""
     network: Network = "none"
@@ -89,7 +97,9 @@ class Shell:
         object.__setattr__(self, "readable", tuple(self.readable))
         if not self.name.isidentifier():
             raise ConfigError(f"a tool's name must be an identifier, so that a format can call it; got {self.name!r}")
-        for name, value, known in (("files", self.files, FILES), ("network", self.network, NETWORKS)):
+        for name, value, known in (
+            ("files", self.files, FILES), ("network", self.network, NETWORKS), ("walls", self.walls, WALLS)
+        ):  # fmt: skip
             if value not in known:
                 raise ConfigError(f"{name} = {value!r}: it is one of {', '.join(known)}")
         if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
@@ -97,6 +107,8 @@ class Shell:
         for path in self.readable:
             if not Path(path).is_absolute():
                 raise ConfigError(f"readable names {path!r}: an absolute path is needed")
+            if any(Path(path).is_relative_to(own) for own in ("/tmp", "/w")):
+                raise ConfigError(f"readable names {path!r}: /w and /tmp are the branch's own; put the files elsewhere")
         self._limits()
 
     @property
@@ -118,13 +130,20 @@ class Shell:
         missing or too large."""
         workspaces = self._workspaces
         rules, state = await workspaces.start(problem)
-        return ShellSession(workspaces, rules, state, FIRST)
+        return ShellSession(workspaces, rules, state, rules.first)
 
     async def try_walls(self) -> None:
         """Attack the walls once per process and set of options. Raises `ToolError` that names the wall this machine
-        lacks, and `ConfigError` for a folder that is not there."""
-        self._workspaces.check_folders()
-        await self._workspaces.tried()
+        lacks, and `ConfigError` for a folder that is not there. If only problems name images, the first that opens does
+        it."""
+        workspaces = self._workspaces
+        workspaces.check_folders()
+        if self.walls == "bubblewrap":
+            await workspaces.tried()
+        else:
+            await asyncio.to_thread(asked, self.walls, "info")
+            if self.image:
+                await workspaces.tried(self.image)
 
     async def let_go(self) -> None:
         """Remove the files of all states and end the process that starts commands."""
@@ -135,12 +154,18 @@ class Shell:
     async def back_end(self) -> tuple[BackEndName, str]:
         """How states lie on disk on this machine, and why; for `ramify doctor`. Raises `ToolError` as `try_walls`."""
         workspaces = self._workspaces
-        await workspaces.ready()
+        await workspaces.ready(self.image)
         return workspaces.back_end.name, workspaces.why
+
+    @property
+    def workspaces(self) -> Workspaces:
+        """What its sessions share: for other tools whose states are such files. Raises `ToolError` on a machine that
+        can have none."""
+        return self._workspaces
 
     @cached_property
     def _workspaces(self) -> Workspaces:
-        _check_machine()
+        _check_machine(self.walls)
         return Workspaces(self, self._limits())
 
     def _limits(self) -> CommandLimits:
@@ -178,10 +203,13 @@ async def check() -> str:
     return f"the tool shell runs here: every wall holds; states are {STATES[name]} ({why})"
 
 
-def _check_machine() -> None:
+def _check_machine(walls: Walls) -> None:
     """Check what needs no trial. Raises `ToolError`."""
     if sys.platform != "linux":
         raise ToolError("tool_gave_up", f"workspaces need Linux, not {sys.platform}; run them in a Linux machine")
+    if walls != "bubblewrap":
+        container_program(walls)
+        return
     if not is_known_machine():
         raise ToolError("tool_gave_up", f"workspaces know the system calls of x86_64 and aarch64, not of {machine()}")
     found()

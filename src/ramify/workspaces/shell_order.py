@@ -10,7 +10,7 @@ import re
 import resource
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ramify.sandbox.bubblewrap import found
 from ramify.sandbox.seccomp import shell_program
@@ -20,6 +20,9 @@ from ramify.workspaces.launcher import FIRST_FD
 from ramify.workspaces.process_watch import CommandLimits
 from ramify.workspaces.system import ENVIRONMENT, GROUP, PASSWD, USER_UID, Network
 from ramify.workspaces.tree_digest import TOP
+
+if TYPE_CHECKING:
+    from ramify.workspaces.containers import Container
 
 DATA: Final = ("json", "block", "args", "seccomp", "passwd", "group")
 """Descriptors of bubblewrap, after those of the launcher."""
@@ -71,6 +74,10 @@ class CommandRules:
     """Whether `/etc/passwd` is made here; an image brings its own."""
     owner: int | None
     """Uid of the commands on this machine; None = ours."""
+    container: "Container | None" = None
+    """What runs commands in place of bubblewrap; then `shell`, `root` and `has_own_users` mean nothing."""
+    first: ShellVariables = FIRST
+    """What the first command of a branch starts with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +93,13 @@ class ShellOrder:
 
     def files(self) -> list[bytes]:
         """What the launcher and bubblewrap read: the launcher's order, then bubblewrap's options and data."""
+        if self.rules.container is not None:
+            return self.rules.container.files(self)
         layer = self.draft.layer
         order: dict[str, Any] = {
             "uid": self.rules.owner,
             "folder": str(layer.run),
-            "overlay": self._overlay(),
+            "overlay": self.overlay(),
             "limits": list(self._rlimits()),
             "program": found(),
             "args": FDS["args"],
@@ -102,8 +111,9 @@ class ShellOrder:
         users = (PASSWD, GROUP) if self.rules.has_own_users else ()
         return [marshal.dumps(order), args, program, *users]
 
-    def _overlay(self) -> tuple[str, str] | None:
-        """Where to mount, and the options. Paths are relative to the run: all must fit in a page."""
+    def overlay(self) -> tuple[str, str] | None:
+        """Where to mount the draft, and the options; None = it is no overlay. Paths are relative to the run: all must
+        fit in a page."""
         name = self.draft.layer.name
         if not self.draft.lower:
             return None

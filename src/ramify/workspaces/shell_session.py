@@ -18,7 +18,6 @@ from ramify.core.tool import LOST, STATE_DIGEST, ToolResult
 from ramify.workspaces.back_ends import WorkspaceState
 from ramify.workspaces.command import CommandEnd, StopFlag
 from ramify.workspaces.shell_order import (
-    FIRST,
     MAX_COMMAND_BYTES,
     MAX_VARIABLES_BYTES,
     CommandRules,
@@ -187,7 +186,9 @@ class ShellSession:
             raise ToolError("tool_gave_up", fault)
         await self.upload(files)
         async with self._turn:
-            end = await self._with_stop(lambda stop: self._run(command, stop, variables=FIRST, is_tmp_kept=False))
+            end = await self._with_stop(
+                lambda stop: self._run(command, stop, variables=self._rules.first, is_tmp_kept=False)
+            )
         status, text = _told(end)
         return ForkScore(end.exit_code if end.ending == "ended" else None, text, status)
 

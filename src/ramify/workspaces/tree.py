@@ -156,6 +156,14 @@ def changes(top: bytes, limits: TreeLimits) -> Changes:
     return told
 
 
+def mark_gone(top: bytes, upper: Changes) -> None:
+    """Let a copy of an upper layer hide of lower ones what the layer hides. Raises OSError."""
+    for path in upper.gone:
+        os.mknod(os.path.join(top, path), stat.S_IFCHR)
+    for path in upper.emptied:
+        os.setxattr(os.path.join(top, path), OPAQUE[0], b"y")
+
+
 def entry_of(top: bytes, path: bytes, found: os.stat_result, *, known: bytes | None = None) -> TreeEntry | None:
     """The entry of one path; None = a socket or a device, which no state keeps. `known` is the sha256 of the content
     where it need not be read. Raises `TreeFault`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from ramify.core.errors import ToolError
 from ramify.workspaces.command import StopFlag, run
-from ramify.workspaces.shell_order import FIRST, ShellOrder
+from ramify.workspaces.shell_order import ShellOrder
 from ramify.workspaces.system import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -45,9 +45,10 @@ MAX_NAMES: Final = 20
 SET_INSIDE: Final = frozenset({*ENVIRONMENT, "_", "OLDPWD", "PWD", "SHLVL"})
 
 
-def attack(workspaces: "Workspaces") -> None:
-    """Attack the walls with the host's programs. Raises `ToolError` that names every one that fell."""
-    back_end = workspaces.back_end
+def attack(workspaces: "Workspaces", image: str = "") -> None:
+    """Attack the walls with the programs of an image, or of this machine. Raises `ToolError` that names every one that
+    fell."""
+    back_end, rules = workspaces.back_end, workspaces.rules(image)
     state = back_end.start(None)
     try:
         draft = back_end.draft(state)
@@ -65,10 +66,10 @@ def attack(workspaces: "Workspaces") -> None:
                 file=spot, name=name, names=" ".join(_names()), network=network, max_processes=MAX_PROCESSES
             )
             order = ShellOrder(
-                rules=workspaces.rules(),
+                rules=rules,
                 draft=draft,
                 command=command,
-                variables=FIRST,
+                variables=rules.first,
                 is_tmp_kept=True,
             )
             end = run(workspaces.starter, order, timeout_s=ATTACK_S, stop=stop)
