@@ -4,8 +4,8 @@ The policy draws a legal move at random, so only the spending of turns differs. 
 with the same limit of turns; the best leaf of a tree is its answer. Intervals are of the paired difference over
 problems.
 
-Run: python bench/environment_search.py [--problems 40] [--turns 200] [--env hops|FrozenLake|TextWorld|all]
-Needs: pip install 'ramify[gym]' and 'ramify[textworld]' for the last two.
+Run: python bench/environment_search.py [--problems 40] [--env FrozenLake|TextWorld|all]
+Needs: pip install 'ramify[gym,textworld]'.
 """
 
 import argparse
@@ -20,11 +20,18 @@ from ramify.environments.task import EnvironmentTask
 from ramify.experiments.paired import paired_difference
 from ramify.testing import Scripted, ScriptedTurn
 
+ALIVE: Final = {"judge": "environment", "published": {"room": "full", "repeats": "kept"}}
+"""A fallen path leaves the beam, and another takes its place."""
 METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "chains": {"strategy.options": {"n": 2000}},
+    "beam": {"strategy.options": {**ALIVE, "width": 3, "samples": 2}},
+    "particle_filter": {"strategy.options": {"judge": "environment", "n": 32}},
     "mcts": {"strategy.options": {"n": 2000, "in_flight": 1, "judge": "environment", "outcome": "reward"}},
-    "beam": {"strategy.options": {"judge": "environment"}},
-    "best_first": {"strategy.options": {"judge": "environment"}},
+    "mcts, probes": {
+        "strategy": "mcts",
+        "strategy.options": {"n": 2000, "in_flight": 1, "judge": "", "value": "rollout", "outcome": "environment"},
+        "actions.rollout.role": "probe",
+    },
 }
 
 
@@ -34,6 +41,7 @@ class Setting:
 
     environment: Callable[[], Any]
     move: Callable[[random.Random, str], str]
+    turns: int
 
 
 def frozen_lake() -> Any:
@@ -59,23 +67,23 @@ def world_move(rng: random.Random, context: str) -> str:
 
 
 SETTINGS: Final[Mapping[str, Setting]] = {
-    "FrozenLake": Setting(frozen_lake, lake_move),
-    "TextWorld": Setting(text_world, world_move),
+    "FrozenLake": Setting(frozen_lake, lake_move, turns=200),
+    "TextWorld": Setting(text_world, world_move, turns=10),
 }
 
 
-def grown(setting: Setting, method: str, *, problems: int, turns: int) -> list[Tree]:
+def grown(setting: Setting, method: str, *, problems: int) -> list[Tree]:
     def says(turn: ScriptedTurn) -> str:
         return setting.move(random.Random(turn.seed), turn.context)
 
     rollout = ramify.rollout_sync(
         task=EnvironmentTask(setting.environment()),
         engine=Scripted(says),
-        strategy=method,
         **{
+            "strategy": method,
             "prompts": problems,
             "seed": 1,
-            "limits.tool_calls": turns,
+            "limits.tool_calls": setting.turns,
             "growth.max_response_tokens": 100_000,
             "growth.max_turns": 1000,
             "max_failed_share": 1.0,
@@ -92,20 +100,22 @@ def best(tree: Tree) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--problems", type=int, default=40)
-    parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--env", default="all")
     options = parser.parse_args()
     for name in SETTINGS if options.env == "all" else [options.env]:
         found = {}
         for method in METHODS:
-            trees = grown(SETTINGS[name], method, problems=options.problems, turns=options.turns)
+            trees = grown(SETTINGS[name], method, problems=options.problems)
             found[method] = [best(tree) for tree in trees]
             spent = sum(spend.tool_calls for tree in trees for spend in tree.spent().values()) / len(trees)
             leaves = sum(tree.num_leaves for tree in trees) / len(trees)
             difference = paired_difference(found[method], found["chains"])
             mean = sum(found[method]) / len(found[method])
+            low, high = f"{difference.low:+.3f}", f"{difference.high:+.3f}"
             print(
-                f"{name:10} {method:10} best {mean:.3f}  vs chains {difference}  turns {spent:.0f}  leaves {leaves:.1f}"
+                f"{name:10} {method:15} best {mean:.3f}  beside chains {difference.value:+.3f} [{low}, {high}]"
+                f"  turns {spent:.0f}  leaves {leaves:.1f}",
+                flush=True,
             )
 
 

@@ -144,6 +144,7 @@ async def wrong(task: EnvironmentTask, tree: Tree, problem: Problem) -> tuple[in
                 )
         finally:
             await session.close()
+    await environment_tools(task.environment)[0].let_go()
     return num_steps, num_wrong
 
 
