@@ -1,3 +1,4 @@
+import json
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 from tests.cli.commands import SCRIPTED, Said, ramify
 
+from ramify.cli.exit_codes import ExitCode
 from ramify.cli.main import main
 from ramify.config.configure import from_toml
 from ramify.store.records import ClosedRecord
@@ -74,6 +76,16 @@ def test_a_run_is_one_json_object_and_a_folder(tmp_path: Path, capsys: pytest.Ca
     assert (said.json["trees"], said.json["leaves"]) == (3, 15)
     assert from_toml((out / "config.toml").read_text()).preset == "offline"
     assert f"ramify view {out}" in said.err
+
+
+def test_a_question_that_fills_the_context_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    file = tmp_path / "long.jsonl"
+    file.write_text(json.dumps({"question": "why? " * 2000, "answer": "so"}) + "\n", "utf-8")
+    said = ramify(capsys, "rollout", "--data", file, "--preset", "chains", "--prompts", 1, "--out", tmp_path / "run")
+    assert said.code == ExitCode.ENVIRONMENT
+    assert (
+        "nothing was sampled: before the first token, every path ended by context_full (the context of the" in said.err
+    )
 
 
 @pytest.mark.covers("S0.9")

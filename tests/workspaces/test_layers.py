@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -38,12 +39,15 @@ def folder() -> Iterator[Path]:
         yield opened
 
 
-def test_a_killed_run_leaves_no_process_and_the_next_run_removes_its_files(folder: Path):
+@pytest.mark.parametrize("delay_ms", [0, 4, 8, 12, 16, 20])
+def test_a_killed_run_leaves_no_process_and_the_next_run_removes_its_files(folder: Path, delay_ms: int):
+    """Also where it is killed while a command starts: bubblewrap is not tied to its parent from its first moment."""
     mark = f"1{os.getpid()}7"
     run = subprocess.Popen([sys.executable, "-c", KILLED, str(folder), mark], stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
     with run.stdout:
         starter = os.pidfd_open(int(run.stdout.readline()))
+        time.sleep(delay_ms / 1000)
         run.send_signal(signal.SIGKILL)
         run.wait()
     assert run.returncode == -signal.SIGKILL

@@ -9,6 +9,7 @@ from ramify.cli.exit_codes import ExitCode, code_of_error, code_of_report, words
 from ramify.cli.progress import RunProgress
 from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import EngineUnusable, RamifyError
+from ramify.core.stop import stop_word
 from ramify.engines.fleet.replica import ReplicaStats
 from ramify.runner.report import EngineReport, RunReport
 from ramify.runner.scheduler import NothingAnswered
@@ -77,8 +78,16 @@ def grown_shown(
         return ExitCode.INTERRUPTED
     code = code_of_report(report)
     if code is ExitCode.ENVIRONMENT:
-        terminal.fault(f"nothing was sampled; {out / 'log.jsonl'} has every fault of an engine")
+        terminal.fault(_why_nothing(report, out))
     return report, code
+
+
+def _why_nothing(report: RunReport, out: Path) -> str:
+    """Why a run sampled nothing, for the person who began it."""
+    if report.faults or not report.stop_words:
+        return f"nothing was sampled; {out / 'log.jsonl'} has every fault of an engine"
+    ended = ", ".join(f"{word} ({stop_word(word).when})" for word in report.stop_words)
+    return f"nothing was sampled: before the first token, every path ended by {ended}"
 
 
 @contextmanager

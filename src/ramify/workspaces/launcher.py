@@ -2,7 +2,8 @@
 
 It gets one message and some descriptors a command, forks, and the child mounts the files and becomes bubblewrap. A
 fork takes 1 ms; a new interpreter with `ctypes` took 40 ms. It holds no thread and no foreign code. It ends when the
-socket of the host closes, and everything that it started ends with it (`bwrap --die-with-parent`).
+socket of the host closes, and everything that it started ends with it (`bwrap --die-with-parent`). Bubblewrap has no
+such tie to its parent while it starts, so each child also has a process group of its own, which is killed at the end.
 
 The child of root becomes another user first. Then root and others go the same way: a user namespace in which the
 overlay is mounted, and bubblewrap's inside it. A command in a container is started by `container_guard.py` instead,
@@ -20,6 +21,7 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -40,20 +42,41 @@ def serve(channel: socket.socket) -> None:
     """Start commands until the host hangs up."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # The host may have had few left.
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    children: set[int] = set()
     while True:
         word, fds, _, _ = socket.recv_fds(channel, 1, MAX_FDS)
         if not word:
-            return
-        if os.fork() == 0:
+            break
+        children -= set(_reaped())
+        child = os.fork()
+        if child == 0:
             _become(channel, fds)
+        _lead(child)
+        children.add(child)
         for fd in fds:
             os.close(fd)
+    for child in children:  # Not reaped, so nobody else has got its number.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(child, signal.SIGKILL)
+
+
+def _reaped() -> Iterator[int]:
+    """Children that have ended, which are forgotten."""
+    with suppress(ChildProcessError):
+        while (child := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            yield child
+
+
+def _lead(child: int) -> None:
+    """Give a child a process group of its own. Both it and its parent do so: either may be first."""
+    with suppress(ProcessLookupError, PermissionError):  # It has ended, or become another program.
+        os.setpgid(child, child)
 
 
 def _become(channel: socket.socket, fds: list[int]) -> None:
     """The child: become the command, or write why not to its output."""
     try:
+        _lead(os.getpid())
         channel.close()
         spec, output, report, *others = _moved(fds)
         null = os.open("/dev/null", os.O_RDONLY)
@@ -61,7 +84,6 @@ def _become(channel: socket.socket, fds: list[int]) -> None:
             os.dup2(fd, wanted)
         with os.fdopen(spec, "rb") as file:
             order = marshal.load(file)
-        os.setsid()
         _run(order, others)
     except BaseException as error:  # noqa: BLE001 - the host reads it, and nobody is above
         with suppress(OSError):
