@@ -4,7 +4,6 @@ import asyncio
 import importlib.util
 import json
 import random
-import shutil
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ with warnings.catch_warnings():
     from tau2.data_model.tasks import Task
     from tau2.registry import registry
 
+from tests.environments.cut_runs import resumed_at_cuts
 from tests.environments.tau2_loop import DONE, HELLO, TASKS, grown_chains, is_over, own_run, talking
 
 import ramify
@@ -38,7 +38,7 @@ from ramify.environments.task import EnvironmentTask
 from ramify.environments.tau2_dialogue import FIRST_WORDS
 from ramify.environments.tau2_episode import IDS, Tau2Episode
 from ramify.formats.messages import MESSAGES
-from ramify.runner.folder import begin, resume
+from ramify.runner.folder import begin
 from ramify.runner.saved import Saved
 from ramify.store.check import tree_faults
 from ramify.testing.scripted import Scripted
@@ -410,17 +410,8 @@ def test_a_saved_run_is_resumed_with_the_customer_s_replies(tmp_path: Path) -> N
     begin(config, tmp_path / "whole")
     whole = Saved.open(tmp_path / "whole").tree(0)
     assert whole is not None and of_user(whole) and not list(tree_faults(whole))
-    for tenth in (3, 6, 9):
-        run = tmp_path / f"cut-{tenth}"
-        shutil.copytree(tmp_path / "whole", run)
-        journal = max((run / "journal").iterdir(), key=lambda path: path.stat().st_size)
-        data = journal.read_bytes()
-        journal.write_bytes(data[: len(data) * tenth // 10])
-        resume(run, is_trusted=True)
-        again = Saved.open(run).tree(0)
-        assert again is not None and of_user(again) and not list(tree_faults(again))
-        then, now = ([tree.branch(leaf).text for leaf in tree.leaves()] for tree in (whole, again))
-        assert now == then
+    for again in resumed_at_cuts(tmp_path / "whole", (3, 6, 9)):
+        assert of_user(again) and not list(tree_faults(again))
 
 
 # -- what is wrong is told --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tools.mcp_calls import PROBLEM, ask, is_alive, until, used
+from tests.tools.mcp_calls import PROBLEM, ask, forked_reads, is_alive, until, used
 
 from ramify import rollout_sync
 from ramify.config.configure import from_toml
@@ -61,16 +61,6 @@ def shared(file: Path, *ways: str, **options: Any) -> Mcp:
 def left() -> list[str]:
     """What is left of the working folders."""
     return [path.name for path in base_folder().rglob("*")]
-
-
-async def forked_reads(box: Toolbox) -> list[str]:
-    """What three branches behind one note read, each after a note of its own, and what a fourth reads."""
-    root = await ask(box, "write", "root")
-    said: list[str] = []
-    for note in ("red", "green", "blue"):
-        own = await ask(box, "write", note, after=[root])
-        said.append((await ask(box, "read", after=[root, own])).result)
-    return [*said, (await ask(box, "read", after=[root])).result]
 
 
 READ = ["root red", "root green", "root blue", "root"]

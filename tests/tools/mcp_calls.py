@@ -61,6 +61,16 @@ async def ask(box: Toolbox, tool: str, arguments: object = "{}", *, after: Seque
     return await box.call("t", branch(*after), ToolAction(tool, text))
 
 
+async def forked_reads(box: Toolbox) -> list[str]:
+    """What three branches behind one note read, each after a note of its own, and what a fourth reads."""
+    root = await ask(box, "write", "root")
+    said: list[str] = []
+    for note in ("red", "green", "blue"):
+        own = await ask(box, "write", note, after=[root])
+        said.append((await ask(box, "read", after=[root, own])).result)
+    return [*said, (await ask(box, "read", after=[root])).result]
+
+
 def called(tools: Mapping[str, Tool], tool: str, arguments: object = "{}", **config: Any) -> ToolCall:
     return used(tools, lambda box: ask(box, tool, arguments), **config)
 

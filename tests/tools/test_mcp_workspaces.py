@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tools.mcp_calls import PROBLEM, ask, called, is_alive, until, used
+from tests.tools.mcp_calls import PROBLEM, ask, called, forked_reads, is_alive, until, used
 from tests.workspaces.parts import BACK_ENDS, open_folder
 
 from ramify.core.errors import ConfigError, ToolError
@@ -87,16 +87,6 @@ READ = "out = open('/w/note').read().split()"
 
 
 # -- branches ---------------------------------------------------------------------------------------------------------
-
-
-async def forked_reads(box: Toolbox) -> list[str]:
-    """What three branches behind one note read, each after a note of its own, and what a fourth reads."""
-    root = await ask(box, "write", "root")
-    said: list[str] = []
-    for note in ("red", "green", "blue"):
-        own = await ask(box, "write", note, after=[root])
-        said.append((await ask(box, "read", after=[root, own])).result)
-    return [*said, (await ask(box, "read", after=[root])).result]
 
 
 @pytest.mark.parametrize(

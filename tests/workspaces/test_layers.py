@@ -26,7 +26,7 @@ async def main():
     tool = Shell(folder=sys.argv[1])
     session = await tool.open(Problem("p", "q"))
     await session.call("echo > a; mkdir -p l/m; chmod 000 l")
-    print(tool._workspaces.starter._process.pid, flush=True)
+    print(tool.workspaces.starter._process.pid, flush=True)
     await session.call(f"sleep {sys.argv[2]} & (setsid sleep {sys.argv[2]} &); sleep {sys.argv[2]}")
 
 asyncio.run(main())

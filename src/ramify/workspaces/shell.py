@@ -97,9 +97,8 @@ class Shell:
         object.__setattr__(self, "readable", tuple(self.readable))
         if not self.name.isidentifier():
             raise ConfigError(f"a tool's name must be an identifier, so that a format can call it; got {self.name!r}")
-        for name, value, known in (
-            ("files", self.files, FILES), ("network", self.network, NETWORKS), ("walls", self.walls, WALLS)
-        ):  # fmt: skip
+        for name, known in (("files", FILES), ("network", NETWORKS), ("walls", WALLS)):
+            value = getattr(self, name)
             if value not in known:
                 raise ConfigError(f"{name} = {value!r}: it is one of {', '.join(known)}")
         if not 0 < self.timeout_s <= MAX_TIMEOUT_S:
@@ -128,7 +127,7 @@ class Shell:
     async def open(self, problem: Problem) -> ShellSession:
         """A workspace in the state of the problem's start folder. Raises `ToolError`, also for a start folder that is
         missing or too large."""
-        workspaces = self._workspaces
+        workspaces = self.workspaces
         rules, state = await workspaces.start(problem)
         return ShellSession(workspaces, rules, state, rules.first)
 
@@ -136,7 +135,7 @@ class Shell:
         """Attack the walls once per process and set of options. Raises `ToolError` that names the wall this machine
         lacks, and `ConfigError` for a folder that is not there. If only problems name images, the first that opens does
         it."""
-        workspaces = self._workspaces
+        workspaces = self.workspaces
         workspaces.check_folders()
         if self.walls == "bubblewrap":
             await workspaces.tried()
@@ -147,24 +146,20 @@ class Shell:
 
     async def let_go(self) -> None:
         """Remove the files of all states and end the process that starts commands."""
-        workspaces = self.__dict__.pop("_workspaces", None)
+        workspaces = self.__dict__.pop("workspaces", None)
         if workspaces is not None:
             await asyncio.to_thread(workspaces.close)
 
     async def back_end(self) -> tuple[BackEndName, str]:
         """How states lie on disk on this machine, and why; for `ramify doctor`. Raises `ToolError` as `try_walls`."""
-        workspaces = self._workspaces
+        workspaces = self.workspaces
         await workspaces.ready(self.image)
         return workspaces.back_end.name, workspaces.why
 
-    @property
+    @cached_property
     def workspaces(self) -> Workspaces:
         """What its sessions share: for other tools whose states are such files. Raises `ToolError` on a machine that
         can have none."""
-        return self._workspaces
-
-    @cached_property
-    def _workspaces(self) -> Workspaces:
         _check_machine(self.walls)
         return Workspaces(self, self._limits())
 
