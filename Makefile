@@ -1,10 +1,11 @@
 # Every target sets up what it needs, once, into this folder: .venv-demo (what users get) for `make demo`, .venv for
 # development (no torch; `make test-web` adds Playwright), .venv-model (with torch and trackio) for `make model`,
-# `make herds`, `make test-hf` and `make test-originals`, .venv-ray for `make test-ray`, .venv-games, .venv-verifiers and
-# .venv-inspect for `make test-environments`, .venv-tau2 (Python 3.12) for `make test-tau2`, .venv-gateway (other
-# people's clients) for `make test-gateway`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that
-# `make test-engines` starts.
-.PHONY: demo dist docs test test-core test-engines test-environments test-extras test-faults test-gateway test-hf test-hostile test-originals test-podman test-ray test-tau2 test-web tau2-source bubblewrap podman chromium lint format types bench model herds value requirements setup clean
+# `make herds`, `make test-hf` and `make test-originals`, .venv-train (TRL) for `make train-demo`, .venv-ray for
+# `make test-ray`, .venv-games, .venv-verifiers and .venv-inspect for `make test-environments`, .venv-tau2 (Python 3.12)
+# for `make test-tau2`, .venv-gateway (other people's clients) for `make test-gateway`, .venv-trainers (TRL, verl,
+# OpenRLHF) for `make test-trainers`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines`
+# starts.
+.PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-gateway test-hf test-hostile test-originals test-podman test-ray test-remote test-tau2 test-trainers test-web train-demo tau2-source bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup clean
 
 PYTHON ?= python3
 DOCS_BIN := .venv-docs/bin
@@ -26,6 +27,8 @@ VERIFIERS_BIN := .venv-verifiers/bin
 VERIFIERS_READY := .venv-verifiers/.ready
 INSPECT_BIN := .venv-inspect/bin
 INSPECT_READY := .venv-inspect/.ready
+TRAINERS_BIN := .venv-trainers/bin
+TRAINERS_READY := .venv-trainers/.ready
 TAU2_BIN := .venv-tau2/bin
 TAU2_READY := .venv-tau2/.ready
 TAU2_PYTHON ?= python3.12
@@ -34,6 +37,9 @@ ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
 MODEL_OUT ?= build/model
 HERDS_OUT ?= build/herds
+TRAIN_BIN := .venv-train/bin
+TRAIN_READY := .venv-train/.ready
+TRAIN_OUT ?= build/train-demo
 VALUE_OUT ?= build/value
 APT := $(if $(filter 0,$(shell id -u)),,sudo )apt-get -qq
 PIP := pip --disable-pip-version-check --quiet --no-input
@@ -44,6 +50,8 @@ IN_TWO := -n 2 --dist worksteal
 CORE := $(addprefix tests/,core credit formats planner strategies golden contracts/test_formats.py contracts/test_strategies.py test_layout.py)
 # Modules are compiled once for all processes of a run, not by each process anew.
 unexport PYTHONDONTWRITEBYTECODE
+# What is never imported need not be compiled: half of the time that pip takes for torch.
+export PIP_NO_COMPILE := 1
 BENCHES := $(sort $(wildcard bench/*.py))
 
 # $(call environment,FOLDER,EXTRAS): a virtual environment with the pinned versions and this checkout, editable.
@@ -80,7 +88,7 @@ dist: $(READY)
 	@$(BIN)/python -m build --no-isolation --outdir dist
 
 test: $(READY) bubblewrap
-	@$(BIN)/python -m pytest -q $(IN_TWO)
+	@$(BIN)/python -m pytest -q $(IN_TWO) -p tests.covers
 
 test-core: $(READY)
 	@$(BIN)/python -m pytest -q $(IN_TWO) $(CORE)
@@ -88,7 +96,8 @@ test-core: $(READY)
 # The environments of others, each with its real library. verifiers and Inspect need older versions of what others need.
 test-environments: $(GAMES_READY) $(VERIFIERS_READY) $(INSPECT_READY)
 	@$(GAMES_BIN)/python -m pytest -q $(IN_TWO) tests/environments tests/tasks/test_reasoning_gym.py
-	@$(VERIFIERS_BIN)/python -m pytest -q -m "slow or not slow" tests/environments/test_verifiers.py
+	@$(VERIFIERS_BIN)/python -m pytest -q -m "slow or not slow" tests/environments/test_verifiers.py \
+		tests/environments/test_verifiers_traces.py
 	@$(INSPECT_BIN)/python -m pytest -q tests/environments/test_inspect.py
 
 # tau2-bench is no package of PyPI: TAU2_SOURCE names a checkout, which also holds its data.
@@ -100,15 +109,36 @@ tau2-source:
 	@test -f "$(TAU2_SOURCE)/src/tau2/registry.py" || { echo "TAU2_SOURCE = '$(TAU2_SOURCE)' is no checkout of tau2-bench:" \
 		"git clone https://github.com/sierra-research/tau2-bench, then TAU2_SOURCE=/path/to/it make test-tau2" >&2; exit 1; }
 
+# Rows in the losses of TRL, verl and OpenRLHF, and of slime, prime-rl, Search-R1 and AReaL where RAMIFY_SLIME,
+# RAMIFY_PRIME_RL, RAMIFY_SEARCH_R1 and RAMIFY_AREAL name a checkout.
+test-trainers: $(TRAINERS_READY)
+	@$(TRAINERS_BIN)/python -m pytest -q -rs -m trainers tests/trainers
+
+# Outages, kills at random and other long suites: the examples of the pages, servers on workspaces, repaired repositories.
 test-faults: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q $(IN_TWO) -m "slow and not hostile"
 
+# A few seconds of each script in bench: those that need a library or a server that is not here say so.
+test-bench: $(READY) bubblewrap
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m bench tests/bench
+
+# The longest sweeps in full, for before a release; `make test-faults` has a part of each.
+test-endurance: $(READY) bubblewrap
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m endurance
+
 test-hostile: $(READY) bubblewrap
-	@$(BIN)/python -m pytest -q $(IN_TWO) -m "hostile and not podman"
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m "hostile and not containers and not remote"
 
 # Workspaces whose commands run in containers, with the suite of hostile commands.
 test-podman: $(READY) podman
-	@$(BIN)/python -m pytest -q $(IN_TWO) -m podman tests/workspaces
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m containers tests/workspaces
+
+test-docker: $(READY) docker
+	@RAMIFY_CONTAINER_PROGRAM=docker $(BIN)/python -m pytest -q $(IN_TWO) -m containers tests/workspaces
+
+# Workspaces on another machine: an sshd on a loopback port, started by the tests.
+test-remote: $(READY) bubblewrap sshd
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m remote tests/workspaces
 
 test-hf: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m pytest -q -m hf
@@ -129,12 +159,17 @@ test-gateway: $(GATEWAY_READY)
 test-web: $(WEB_READY) chromium
 	@$(BIN)/python -m pytest -q -m web tests/web
 
-test-engines: $(READY) $(ENGINES_READY)
-	@RAMIFY_ENGINES_PYTHON=$(CURDIR)/$(ENGINES_BIN)/python $(BIN)/python -m pytest -q -m engines
+test-engines: $(READY) $(ENGINES_READY) $(TRAINERS_READY)
+	@RAMIFY_ENGINES_PYTHON=$(CURDIR)/$(ENGINES_BIN)/python \
+		RAMIFY_TRAINERS_PYTHON=$(CURDIR)/$(TRAINERS_BIN)/python $(BIN)/python -m pytest -q -m engines
 
 # Each extra in an environment of its own, one after another: up to half an hour, a network, 2 GB of disk.
 test-extras: $(READY)
 	@$(BIN)/python -m pytest -q -m extras tests/extras
+
+# The tables of docs/choose/certified.md: all trees of small problems, about two minutes.
+certify: $(READY)
+	@$(BIN)/python -m tests.certified
 
 lint: $(READY)
 	@$(BIN)/ruff check .
@@ -147,8 +182,9 @@ format: $(READY)
 types: $(READY)
 	@$(BIN)/pyright --project pyproject.toml
 
+# The tests that are marked `covers`, and a line for each requirement; `make test` ends with the same lines.
 requirements: $(READY) bubblewrap
-	@$(BIN)/python -m tests.requirements
+	@$(BIN)/python -m pytest -q $(IN_TWO) -p tests.covers -m "covers and not (slow or hf or ray or engines)"
 
 bench: $(READY)
 	@set -e; for script in $(BENCHES); do echo "== $$script"; $(BIN)/python $$script; done
@@ -158,6 +194,13 @@ model: $(MODEL_READY)
 
 herds: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m models.train_herds --out $(HERDS_OUT)
+
+# A policy that knows little learns in some minutes; then it plays.
+train-demo: $(TRAIN_READY)
+	@test -d $(TRAIN_OUT)/start || $(TRAIN_BIN)/python -m models.weaken --out $(TRAIN_OUT)/start
+	@$(TRAIN_BIN)/ramify train --task herds --model $(TRAIN_OUT)/start --set strategy.options.n=4 \
+		--steps 24 --eval-every 8 --save-every 8 --out $(TRAIN_OUT)/run
+	@$(TRAIN_BIN)/ramify demo --model $(TRAIN_OUT)/run/model --task herds --out $(TRAIN_OUT)/demo-$$(date +%s)
 
 value: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m models.train_value --out $(VALUE_OUT)
@@ -174,6 +217,16 @@ podman:
 	@which podman runc busybox > /dev/null || { echo "installing podman ..." >&2; $(APT) install -y podman runc \
 		busybox-static > /dev/null || { $(APT) update > /dev/null && $(APT) install -y podman runc busybox-static \
 		> /dev/null; }; }
+
+docker:
+	@which dockerd docker busybox > /dev/null || { echo "installing docker ..." >&2; $(APT) install -y \
+		--no-install-recommends docker.io busybox-static > /dev/null || { $(APT) update > /dev/null && $(APT) install \
+		-y --no-install-recommends docker.io busybox-static > /dev/null; }; }
+
+sshd:
+	@PATH="$$PATH:/usr/sbin"; command -v sshd > /dev/null || { echo "installing openssh-server ..." >&2; \
+		$(APT) install -y --no-install-recommends openssh-server > /dev/null || { $(APT) update > /dev/null \
+		&& $(APT) install -y --no-install-recommends openssh-server > /dev/null; }; }
 
 chromium:
 	@test -n "$(RAMIFY_CHROMIUM)" || command -v chromium > /dev/null || { echo "installing chromium ..." >&2; \
@@ -195,6 +248,13 @@ $(READY): pyproject.toml constraints.txt
 $(MODEL_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-model,hf$(comma)trackio$(comma)dev)
 
+$(TRAIN_READY): pyproject.toml constraints.txt constraints-trainers.txt
+	@echo "setting up .venv-train ..." >&2
+	@$(PYTHON) -m venv .venv-train
+	@.venv-train/bin/$(PIP) install -c constraints.txt -c constraints-trainers.txt hatchling editables
+	@.venv-train/bin/$(PIP) install -c constraints.txt -c constraints-trainers.txt --no-build-isolation -e '.[train]'
+	@touch $@
+
 $(RAY_READY): pyproject.toml constraints.txt
 	$(call environment,.venv-ray,ray$(comma)dev)
 
@@ -206,6 +266,17 @@ $(VERIFIERS_READY): pyproject.toml constraints.txt
 
 $(INSPECT_READY): pyproject.toml constraints.txt
 	$(call apart,.venv-inspect,inspect,fsspec|python-dateutil)
+
+# verl and OpenRLHF without what they need on a GPU: their losses alone are run. verl needs an older packaging.
+$(TRAINERS_READY): pyproject.toml constraints.txt constraints-trainers.txt
+	@echo "setting up .venv-trainers ..." >&2
+	@$(PYTHON) -m venv .venv-trainers
+	@grep -v '^packaging=' constraints.txt | cat - constraints-trainers.txt > .venv-trainers/constraints.txt
+	@$(TRAINERS_BIN)/$(PIP) install -c .venv-trainers/constraints.txt hatchling editables
+	@$(TRAINERS_BIN)/$(PIP) install -c .venv-trainers/constraints.txt --no-build-isolation -e '.[http,plot,train]' \
+		beartype codetiming hypothesis jaxtyping omegaconf pytest pytest-asyncio ray tensordict
+	@$(TRAINERS_BIN)/$(PIP) install -c .venv-trainers/constraints.txt --no-deps verl openrlhf
+	@touch $@
 
 $(TAU2_READY): pyproject.toml constraints.txt | tau2-source
 	@$(TAU2_PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] < (3, 12) and "tau2-bench needs Python 3.12 or 3.13; name it: TAU2_PYTHON=/path/to/python3.12")'

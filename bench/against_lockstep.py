@@ -35,6 +35,7 @@ from itertools import product
 from typing import Any
 
 from lockstep_reference import LockStep
+from smoke import few
 
 from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig, ToolsConfig
 from ramify.core.engine import Engine
@@ -58,8 +59,9 @@ from ramify.tools.calculator import Calculator
 from ramify.tools.function import FunctionTool
 
 QUICK, SLOW = (0.05, 2.0), (5.0, 30.0)
-NUM_PROMPTS = 64
-NUM_RUNS, NUM_SETS = 2, 5
+NUM_PROMPTS = few(64, 4)
+NUM_SLOW = few((64, 256, 512), (2, 4, 8))
+NUM_RUNS, NUM_SETS = few((2, 5), (1, 1))
 NOT_BINDING = Limits(turns=10**6)
 WAYS = ("lock-step", "ordered", "eager")
 
@@ -139,6 +141,7 @@ class Searching:
     tools: Sequence[Tool]
     format: Format = field(default_factory=lambda: arpo({"search": "search"}))
     judges: Sequence[BranchJudge] = ()
+    is_same_answer: Callable[[str, str], bool] = str.__eq__
 
 
 @dataclass(frozen=True)
@@ -311,11 +314,12 @@ def main() -> None:
     show_quick(f"simulated {NUM_PROMPTS}, 0.05-2 s", NUM_SETS)
     show_quick("  the same, long turns", NUM_SETS, num_thoughts=LONG)
     show_quick("  the same, ARPO", 1, strategy="online")
-    alone = alone_s(simulated(512, SLOW))
-    for number in (64, 256, 512):
-        traced = WAYS[:2] if number == 512 else ()
+    most = NUM_SLOW[-1]
+    alone = alone_s(simulated(most, SLOW))
+    for number in NUM_SLOW:
+        traced = WAYS[:2] if number == most else ()
         show_slow(f"simulated {number}, 5-30 s", simulated(number, SLOW), max(alone[:number]), traced=traced)
-    work = simulated(512, SLOW, num_thoughts=LONG)
+    work = simulated(most, SLOW, num_thoughts=LONG)
     show_slow("  the same, long turns", work, max(alone_s(work)))
 
 

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
+from smoke import few
 
 from ramify.core.engine import Request
 from ramify.engines.batching import BatchingLoop
@@ -24,10 +25,10 @@ from ramify.engines.builtin import FOLDER
 from ramify.engines.numpy_model import NumpyModel
 from ramify.engines.tokenizer import TokenizerFile
 
-BATCHES = (1, 8, 32, 64)
-RUNS = 5
+BATCHES = few((1, 8, 32, 64), (1,))
+RUNS = few(5, 1)
 NUM_PROMPT = 32
-NUM_NEW = 56
+NUM_NEW = few(56, 4)
 
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Read by the libraries when they are loaded, so the script starts itself again with them."""

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from models.countdown_episodes import result_text
 from models.pieces import prompt_piece
+from smoke import few
 
 from ramify.core.engine import Request
 from ramify.engines.batching import BatchingLoop
@@ -31,10 +32,10 @@ from ramify.tasks.countdown import MAX_CALLS, CountdownProblem, generate
 from ramify.tools.calculator import CalculatorState, apply
 
 BATCH = 32
-NUM_CHAINS = 256
+NUM_CHAINS = few(256, 8)
 MAX_TOKENS = 224
 """Of a whole chain."""
-RUNS = 5
+RUNS = few(5, 1)
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Read by the libraries when they are loaded, so the script starts itself again with them."""
 

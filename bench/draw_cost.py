@@ -11,6 +11,7 @@ from collections import deque
 from itertools import product
 
 import numpy as np
+from smoke import few
 
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Command, Grow, Grown, Judged, Outcome, Score
@@ -20,8 +21,8 @@ from ramify.core.tree import Tree
 from ramify.strategies.ab_mcts.a import ABMCTS, ABMCTSConfig, Family, Pending
 from ramify.strategies.parts.posteriors import Variates
 
-MARKS = (900, 1_000, 9_900, 10_000)
-RUNS = 5
+MARKS = few((900, 1_000, 9_900, 10_000), (9, 10, 19, 20))
+RUNS = few(5, 1)
 FAMILIES: tuple[Family, ...] = ("gaussian", "beta")
 PENDING: tuple[Pending, ...] = ("pessimistic", "none")
 
@@ -52,18 +53,25 @@ class Noted:
         return int(self._rng.integers(low))
 
 
+class Growing(Tree):
+    """A tree on which every node that the strategy is told of still grows. They are on no tree: it reads only that."""
+
+    def stop(self, node: int) -> str | None:
+        return None
+
+
 class Play:
     """One search, and what its calls took up to each mark."""
 
     def __init__(self, config: ABMCTSConfig, rng: Variates) -> None:
         self.strategy = ABMCTS(config, rng)
-        self.tree = Tree(
+        self.tree = Growing(
             Problem("p", "q"), ByteCodec(is_exact=True), [Segment("prompt", np.zeros(1, np.int32))], seed=0
         )
         self._waiting: deque[tuple[int, Command]] = deque()
         self._num_asked = self._num_told = 0
         self.scores = [0.4]
-        """By node; the strategy is told of nodes that are on no tree, for it reads none."""
+        """By node."""
         self._drift = np.random.default_rng(1)
 
     def run(self, num_answers: int) -> float:

@@ -14,12 +14,13 @@ import sys
 import time
 
 import aiohttp
+from smoke import few
 
 from ramify.core.problem import Problem
 from ramify.runner import loop
 from ramify.runner.library import rollout
 
-IN_FLIGHT, SEARCHES, ANSWERS = 256, 64, 16
+IN_FLIGHT, SEARCHES, ANSWERS = few((256, 64, 16), (4, 2, 2))
 DELAY_S = 0.2
 TARGET_MS = 2.0
 MESSAGE = {"role": "assistant", "content": "Some words of thought.\n<answer> 42 </answer>"}

@@ -14,7 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from smoke import few
+
 import ramify
+from ramify.core.errors import ConfigError
 from ramify.core.tree import Tree
 from ramify.environments.task import EnvironmentTask
 from ramify.experiments.paired import paired_difference
@@ -97,26 +100,34 @@ def best(tree: Tree) -> float:
     return max((reward for leaf in tree.leaves() if (reward := tree.reward(leaf)) is not None), default=0.0)
 
 
+def compare(name: str, *, problems: int) -> None:
+    """A line a method."""
+    found: dict[str, list[float]] = {}
+    for method in METHODS:
+        trees = grown(SETTINGS[name], method, problems=problems)
+        found[method] = [best(tree) for tree in trees]
+        spent = sum(spend.tool_calls for tree in trees for spend in tree.spent().values()) / len(trees)
+        leaves = sum(tree.num_leaves for tree in trees) / len(trees)
+        difference = paired_difference(found[method], found["chains"])
+        mean = sum(found[method]) / len(found[method])
+        low, high = f"{difference.low:+.3f}", f"{difference.high:+.3f}"
+        print(
+            f"{name:10} {method:15} best {mean:.3f}  beside chains {difference.value:+.3f} [{low}, {high}]"
+            f"  turns {spent:.0f}  leaves {leaves:.1f}",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--problems", type=int, default=40)
+    parser.add_argument("--problems", type=int, default=few(40, 1))
     parser.add_argument("--env", default="all")
     options = parser.parse_args()
     for name in SETTINGS if options.env == "all" else [options.env]:
-        found = {}
-        for method in METHODS:
-            trees = grown(SETTINGS[name], method, problems=options.problems)
-            found[method] = [best(tree) for tree in trees]
-            spent = sum(spend.tool_calls for tree in trees for spend in tree.spent().values()) / len(trees)
-            leaves = sum(tree.num_leaves for tree in trees) / len(trees)
-            difference = paired_difference(found[method], found["chains"])
-            mean = sum(found[method]) / len(found[method])
-            low, high = f"{difference.low:+.3f}", f"{difference.high:+.3f}"
-            print(
-                f"{name:10} {method:15} best {mean:.3f}  beside chains {difference.value:+.3f} [{low}, {high}]"
-                f"  turns {spent:.0f}  leaves {leaves:.1f}",
-                flush=True,
-            )
+        try:
+            compare(name, problems=options.problems)
+        except ConfigError as error:
+            print(f"skipped: {error}")
 
 
 if __name__ == "__main__":

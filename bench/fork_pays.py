@@ -11,14 +11,14 @@ Intervals are 95 %, by bootstrap over problems. Run: python bench/fork_pays.py [
 
 import argparse
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is imported: see `engines.builtin`
 
 import numpy as np
+from smoke import few
 
 import ramify
 from ramify import ROOT
@@ -27,12 +27,11 @@ from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.tree import Tree
 from ramify.experiments.compare import ChainPool, chains_of
 from ramify.experiments.paired import paired_difference
-from ramify.experiments.pilot import DECODE, grow_pilot
+from ramify.experiments.pilot import DECODE, grow_pilot, unseen
 from ramify.planner.levels import levels, resampled
 from ramify.planner.shape import best_ratio
-from ramify.runner.events import Observer
 
-POOL = 24
+POOL = few(24, 4)
 """Chains of each problem that forks are held against."""
 ARMS = ((1, 2), (1, 4), (2, 2), (2, 3), (2, 4), (4, 4))
 """Stems, and children of each."""
@@ -82,11 +81,6 @@ def pilot(options: argparse.Namespace) -> None:
         print(f"{step:11} {figures} {ratios[0, step - 1]:6.2f}  [{low:.2f}, {high:.2f}]")
 
 
-@contextmanager
-def unseen(title: str, number: int) -> Iterator[Observer]:
-    yield lambda event: None
-
-
 def against_chains(options: argparse.Namespace) -> None:
     pool, wide = ChainPool(lambda one, other: one == other), grown(options, (POOL,))
     for tree in wide:
@@ -126,7 +120,7 @@ def stem_means(tree: Tree) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--task", default="herds", choices=PREFIX)
-    parser.add_argument("--problems", type=int, default=150)
+    parser.add_argument("--problems", type=int, default=few(150, 2))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--split", default="heldout")
     parser.add_argument("--model", help="a shipped model or a folder in place of the task's own")

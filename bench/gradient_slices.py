@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from smoke import few
 
 from ramify.config.configure import resolve
 from ramify.engines.builtin import FOLDER
@@ -52,7 +53,7 @@ def grown(preset: str, first: int, settings: Sequence[str], *, num_problems: int
         rollout = library.rollout_sync(problems, config=replace(config, seed=seed))
         for tree in rollout.trees:
             tokens = sum(spend.decode for spend in tree.spent().values())
-            found.setdefault(tree.problem.uid, []).append((tree_rows(tree, config, rollout.post_hoc_reasons), tokens))
+            found.setdefault(tree.problem.uid, []).append((tree_rows(tree, config, rollout.traits), tokens))
     return found
 
 
@@ -76,7 +77,7 @@ def ranks(values: np.ndarray) -> np.ndarray:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--problems", type=int, default=60)
+    parser.add_argument("--problems", type=int, default=few(60, 2))
     num_problems = parser.parse_args().problems
     shapes = {name: grown(*shape, num_problems=num_problems) for name, shape in SHAPES.items()}
     policies = {

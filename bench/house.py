@@ -19,9 +19,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from smoke import few
 
 ROOT = Path(__file__).parent.parent
-NUM_RUNS = 10
+NUM_RUNS = few(10, 1)
 
 PASSED = """
 import json, sys

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from smoke import few
 
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Grow
@@ -27,9 +28,9 @@ from ramify.store.records import Header, TreeRecord, WeightsValue
 from ramify.store.replay import replay
 
 NUM_TOKENS = 300
-NUM_RECORDS = {"fsync": 300, "group": 6000, "os": 6000}
+NUM_RECORDS = few({"fsync": 300, "group": 6000, "os": 6000}, {"fsync": 32, "group": 64, "os": 64})
 NUM_WAITERS = 32
-NUM_RUNS = 5
+NUM_RUNS = few(5, 1)
 CODEC = ByteCodec(is_exact=True)
 
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from smoke import few
 
 import ramify
 from ramify.core.engine import Request
@@ -37,7 +38,7 @@ except ImportError as error:
     sys.exit()
 
 BATCH = 32
-NUM_CHAINS = 256
+NUM_CHAINS = few(256, 8)
 TARGET = 1.5
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Read by the libraries when they are loaded, so the script starts itself again with them."""
@@ -126,7 +127,7 @@ def main() -> None:
     if not ONE_THREAD.items() <= os.environ.items():
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ONE_THREAD})
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=few(3, 1))
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()

@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from smoke import few
+
 from ramify.config.configure import to_toml
 from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig
 from ramify.core.codec import Codec
@@ -44,9 +46,9 @@ from ramify.testing.planned_faults import Delay
 from ramify.testing.policies import chains
 from ramify.testing.scripted import Scripted
 
-IN_FLIGHT = 512
-NUM_RUNS = 5
-MANY, WARM_UP, EVERY = 10_000, 1_000, 500
+IN_FLIGHT = few(512, 8)
+NUM_RUNS = few(5, 1)
+MANY, WARM_UP, EVERY = few((10_000, 1_000, 500), (40, 20, 5))
 RULE = chains(3, 4, 5)
 """Calls of a chain; its answer is one more turn."""
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

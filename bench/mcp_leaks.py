@@ -3,15 +3,19 @@
 A scripted model writes words of its own and reads all words, under eight presets. A read is wrong if it does not show
 exactly the words that its path wrote before. `shared` is `branches_share_state = true`, which is how servers ran before
 they had working folders; `own` is `workdir = "branch"`; `workspace` is `workdir = "workspace"`, for which FOLDER must
-be outside `/tmp` and this Python below `/usr`. Target: 0 wrong reads in 1,000 calls of `own` and of `workspace`.
+be outside `/tmp`. In `shell`, the server acts on the `/w` of the tool `shell`, which writes and reads words there, too;
+behind each run, the calls to each leaf are made again alone, and a leaf is `differing` if one has another text or
+digest. Target: 0 wrong reads and 0 differing leaves in 1,000 calls of `own`, of `workspace` and of `shell`.
 
-Run: python bench/mcp_leaks.py FOLDER [--install] [--questions N] [--ways own shared workspace] [--presets P …]
+Run: python bench/mcp_leaks.py FOLDER [--install] [--questions N] [--ways own shared workspace shell] [--presets P …]
 
 `--install` puts the servers into FOLDER first: @modelcontextprotocol/server-filesystem and server-memory by npm, and
-mcp-server-sqlite with mcp<2 by pip, in an environment of its own.
+mcp-server-sqlite with mcp<2 by pip, in an environment of its own that `--python` makes; in workspaces this must be a
+Python below `/usr`.
 """
 
 import argparse
+import asyncio
 import json
 import re
 import shutil
@@ -26,13 +30,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from smoke import few
+
 from ramify import rollout_sync
+from ramify.config.run_config import ToolConfig, ToolsConfig
+from ramify.core.errors import ToolError
+from ramify.core.format import ToolAction
 from ramify.core.segment import ToolCall
 from ramify.core.tree import Tree
+from ramify.runner.toolbox import Toolbox
+from ramify.runner.tools import tools_of
+from ramify.tasks.countdown import Countdown
 from ramify.testing import Scripted
 
-PRESETS = ("aepo", "arpo", "at2po", "chains", "self_consistency", "tree_grpo", "treepo", "treerl")
+PRESETS = few(("aepo", "arpo", "at2po", "chains", "self_consistency", "tree_grpo", "treepo", "treerl"), ("arpo",))
 WORD = re.compile(r"w\d{6}z")
+SQLITE = "python3 -c \"import sqlite3 as s;c=s.connect('data.db');{}\""
+INSERT = SQLITE.format("c.execute('INSERT INTO words VALUES(?)',['{}']);c.commit()")
+SELECT = SQLITE.format("print(*c.execute('SELECT word FROM words'))")
+ENTITY = """printf '\\n{{"type":"entity","name":"{}","entityType":"w","observations":[]}}' >> memory.jsonl"""
 CALLS = 6
 """Most calls of a path."""
 
@@ -49,6 +65,10 @@ class Server:
     written: Callable[[str, str], Mapping[str, Any]]
     """(Word, folder that the model names) -> arguments."""
     asked: Callable[[str], Mapping[str, Any]]
+    command: str
+    """Writes a word in the shell."""
+    look: str
+    """Shows all words in the shell."""
 
 
 def npm(folder: Path, name: str) -> str:
@@ -63,6 +83,8 @@ SERVERS = (
         "list_directory",
         lambda word, folder: {"path": f"{folder}/{word}.txt", "content": word},
         lambda folder: {"path": folder},
+        "touch {}.txt",
+        "ls",
     ),
     Server(
         "sqlite",
@@ -74,6 +96,8 @@ SERVERS = (
         "read_query",
         lambda word, folder: {"query": f"INSERT INTO words VALUES ('{word}')"},
         lambda folder: {"query": "SELECT word FROM words"},
+        INSERT,
+        SELECT,
     ),
     Server(
         "memory",
@@ -85,6 +109,8 @@ SERVERS = (
         "read_graph",
         lambda word, folder: {"entities": [{"name": word, "entityType": "w", "observations": []}]},
         lambda folder: {},
+        ENTITY,
+        "test ! -e memory.jsonl || cat memory.jsonl",
     ),
 )
 
@@ -101,31 +127,35 @@ class Count:
     """Calls that were refused or failed."""
     lost: int = 0
     """Leaves that ended because the calls of their path could not be repeated with the same results."""
+    differing: int = 0
+    """Leaves whose calls had another text or digest when they were made again alone."""
 
     def __add__(self, other: "Count") -> "Count":
         both = zip(vars(self).values(), vars(other).values(), strict=True)
         return Count(*(one + two for one, two in both))
 
 
-def install(folder: Path) -> None:
+def install(folder: Path, python: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     names = ["@modelcontextprotocol/server-filesystem", "@modelcontextprotocol/server-memory"]
     subprocess.run(["npm", "install", "--no-fund", "--no-audit", "--prefix", str(folder), *names], check=True)
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "python")], check=True)
+    subprocess.run([python, "-m", "venv", str(folder / "python")], check=True)
     pip = str(folder / "python" / "bin" / "pip")
     subprocess.run([pip, "install", "-q", "mcp-server-sqlite", "mcp<2"], check=True)
 
 
-def model(server: Server, folder: str) -> Callable[[Any], str]:
+def model(server: Server, folder: str, *, has_shell: bool) -> Callable[[Any], str]:
     """Writes or reads, as the seed says, and answers at the end. A call is shorter than a segment of `treepo`, since a
     script does not continue a turn that was cut."""
 
     def say(turn: Any) -> str:
         if turn.context.count("<result>") >= CALLS:
             return "<answer>done</answer>"
-        if turn.seed >> 20 & 1:
-            call = server.written(f"w{turn.seed % 1_000_000:06d}z", folder)
-            return f"<write>{json.dumps(call)}</write>"
+        word, is_write = f"w{turn.seed % 1_000_000:06d}z", turn.seed >> 20 & 1
+        if has_shell and turn.seed >> 21 & 1:
+            return f"<shell>{server.command.format(word) if is_write else server.look}</shell>"
+        if is_write:
+            return f"<write>{json.dumps(server.written(word, folder))}</write>"
         return f"<read>{json.dumps(server.asked(folder))}</read>"
 
     return say
@@ -138,7 +168,7 @@ def counted(trees: Sequence[Tree]) -> Count:
         for leaf in tree.leaves():
             wrote: set[str] = set()
             for call in tree.branch(leaf).tool_calls:
-                if call.tool == "write" and call.status == "ok":
+                if is_write(call) and call.status in ("ok", "empty"):
                     wrote |= set(WORD.findall(call.arguments))
                 if id(call) not in seen:
                     seen.add(id(call))
@@ -146,11 +176,32 @@ def counted(trees: Sequence[Tree]) -> Count:
     return count
 
 
+def is_write(call: ToolCall) -> bool:
+    return call.tool == "write" or (call.tool == "shell" and WORD.search(call.arguments) is not None)
+
+
 def of_call(call: ToolCall, wrote: set[str]) -> Count:
     failed = call.status not in ("ok", "empty")
-    if failed or call.tool != "read":
+    if failed or is_write(call):
         return Count(1, 0, 0, failed)
     return Count(1, 1, set(WORD.findall(call.result)) != wrote)
+
+
+async def num_differing(use: Mapping[str, Any], trees: Sequence[Tree]) -> int:
+    """Leaves whose calls give another text or digest when a fresh toolbox makes them alone."""
+    config = ToolsConfig(use={name: ToolConfig(**entry) for name, entry in use.items()})
+    found = 0
+    for number, tree in enumerate(trees):
+        box = Toolbox(tools_of(Countdown(), config), config, problems={str(number): tree.problem})
+        for leaf in tree.leaves():
+            try:
+                await box.call(str(number), tree.branch(leaf), ToolAction("shell", "true"))
+            except ToolError as error:
+                print(error, file=sys.stderr)
+                found += 1
+            box.release(str(number))
+        await box.close()
+    return found
 
 
 def template(folder: Path) -> Path:
@@ -171,35 +222,45 @@ def grown(server: Server, preset: str, way: str, options: argparse.Namespace) ->
         elif way == "workspace":
             use = {**server.options(at, "/w"), "workdir": way, "template": str(given)}
             use["workspace"] = {"readable": [str(at)]}
+        elif way == "shell":
+            use = {**server.options(at, "/w"), "workdir": "workspace", "workspace": "shell"}
         else:
             use = {**server.options(at, str(shared)), "branches_share_state": True}
         use |= {"only": [server.write, server.read], "rename": {server.write: "write", server.read: "read"}}
-        named = {"own": "/workdir", "workspace": "/w"}.get(way, str(shared))
+        entries = {server.name: {"kind": "mcp", "options": use}}
+        if way == "shell":
+            entries["shell"] = {"options": {"workspace": str(given), "readable": [str(at)]}}
+        named = {"own": "/workdir", "workspace": "/w", "shell": "/w"}.get(way, str(shared))
         result = rollout_sync(
             [f"Note words ({number})." for number in range(options.questions)],
             preset=preset,
-            engine=Scripted(model(server, named)),
+            engine=Scripted(model(server, named, has_shell=way == "shell")),
             growth__max_turns=CALLS + 1,
             max_trees=1,
             max_failed_share=1.0,
-            tools__use={server.name: {"kind": "mcp", "options": use}},
+            tools__use=entries,
         )
-    return counted(result.trees) + Count(lost=result.report.failed_leaves)
+        differing = asyncio.run(num_differing(entries, result.trees)) if way == "shell" else 0
+    return counted(result.trees) + Count(lost=result.report.failed_leaves, differing=differing)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder")
+    parser.add_argument("folder", nargs="?", help="where the servers are, or are put by --install")
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--questions", type=int, default=1)
-    parser.add_argument("--ways", nargs="+", default=["shared", "own", "workspace"])
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--ways", nargs="+", default=["shared", "own", "workspace", "shell"])
     parser.add_argument("--servers", nargs="+", default=[server.name for server in SERVERS])
     parser.add_argument("--presets", nargs="+", default=list(PRESETS))
     options = parser.parse_args()
+    if options.folder is None:
+        print("skipped: name a folder of servers, or one to put them into with --install")
+        return
     if options.install:
-        install(Path(options.folder))
-    heads = "".join(f"{head:>7}" for head in (*vars(Count()), "s/call"))
-    print(f"{'way':7} {'server':11} {'preset':17}{heads}")
+        install(Path(options.folder), options.python)
+    heads = "".join(f"{head:>10}" for head in (*vars(Count()), "s/call"))
+    print(f"{'way':9} {'server':11} {'preset':17}{heads}")
     for way in options.ways:
         total = Count()
         for server in (each for each in SERVERS if each.name in options.servers):
@@ -213,8 +274,8 @@ def main() -> None:
 
 
 def row(way: str, server: str, preset: str, count: Count, seconds: float | None) -> str:
-    numbers = "".join(f"{number:7}" for number in vars(count).values())
-    return f"{way:7} {server:11} {preset:17}{numbers}{'' if seconds is None else f'{seconds:7.2f}'}"
+    numbers = "".join(f"{number:10}" for number in vars(count).values())
+    return f"{way:9} {server:11} {preset:17}{numbers}{'' if seconds is None else f'{seconds:10.2f}'}"
 
 
 if __name__ == "__main__":

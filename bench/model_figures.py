@@ -8,6 +8,7 @@ import argparse
 from collections import defaultdict
 
 import numpy as np
+from smoke import few
 
 import ramify
 from ramify.experiments.proportions import pass_at_k
@@ -41,7 +42,7 @@ def measure(task: str, num_problems: int, seed: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--problems", type=int, default=300)
+    parser.add_argument("--problems", type=int, default=few(300, 2))
     parser.add_argument("--seed", type=int, default=2)
     options = parser.parse_args()
     for task in ("countdown", "hops"):

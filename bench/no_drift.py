@@ -30,6 +30,7 @@ from typing import Any
 
 from real_replicas import PYTHON, served
 from scribe import CODEC, REMAINDERS, SPOILT
+from smoke import few
 
 from ramify.cli.check import checked_run
 from ramify.cli.main import main as ramify
@@ -47,11 +48,11 @@ from ramify.store.records import ClosedRecord
 from ramify.store.store import FolderStore, stream
 from ramify.testing.clock import run_virtual
 
-TURNS = 100_000
-REAL_TURNS = 10_000
+TURNS = few(100_000, 100)
+REAL_TURNS = few(10_000, 50)
 ROOM = 1.03
 """Turns planned over those asked for: a leg that ends by the clock has fewer of them on a busy machine."""
-NUM_KILLS = 12
+NUM_KILLS = few(12, 1)
 RECORDS_A_TURN = 1.2
 """Measured; how far apart the kills are follows from it."""
 PARTS = Path(__file__).with_name("scribe.py")

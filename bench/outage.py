@@ -253,12 +253,14 @@ def endpoint(in_flight: int, outage_s: float | None, *, waves: int = WAVES, **se
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--outage-s", type=float, default=OUTAGE_S)
-    outage_s: float = parser.parse_args().outage_s
+    parser.add_argument("--smoke", action="store_true", help="with few in flight, for the form of the figures")
+    options = parser.parse_args()
+    outage_s: float = options.outage_s
     print(f"a lone server that is gone for {outage_s:g} s")
     print(f"{'server':>10} {'in flight':>9} {'paths':>6} {'lost':>5} {'calm s':>7} {'extra s':>8}")
     num_lost = 0
     for name, grow in (("simulated", simulated), ("endpoint", endpoint)):
-        for in_flight in IN_FLIGHT:
+        for in_flight in IN_FLIGHT[: 1 if options.smoke else None]:
             calm, cut = grow(in_flight, None), grow(in_flight, outage_s)
             lost = calm.paths - cut.paths + cut.lost
             num_lost += lost

@@ -14,7 +14,6 @@ import argparse
 import math
 import time
 from collections import Counter
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -22,12 +21,13 @@ from statistics import fmean
 from typing import get_args
 
 import numpy as np
+from smoke import few
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig, StrategyConfig
 from ramify.core.problem import Problem
 from ramify.experiments.compare import ChainPool, TreeFigures, chains_of, figures, line
-from ramify.experiments.pilot import DECODE, grow_pilot
+from ramify.experiments.pilot import DECODE, grow_pilot, unseen
 from ramify.planner.coverage import MODEL_ERROR, NUM_PREDICTED, more_solved, successes
 from ramify.planner.interval import Interval
 from ramify.planner.levels import levels, resampled
@@ -38,8 +38,8 @@ from ramify.runner import build, library
 from ramify.runner.events import TreeClosed
 
 BUDGET = 160
-CHAINS_A_PROBLEM = 24
-PILOT_PROBLEMS = 60
+CHAINS_A_PROBLEM = few(24, 4)
+PILOT_PROBLEMS = few(60, 4)
 PILOT_SEED = 1000
 FORKS: dict[str, tuple[tuple[float, ...], ...]] = {
     "countdown": ((1, 2), (1, 1, 3), (1, 1, 1, 2), (1, 2, 2, 2)),
@@ -149,11 +149,6 @@ def grown(run: RunConfig, problems: list[Problem], num_seeds: int) -> dict[str, 
     return trees
 
 
-@contextmanager
-def unseen(title: str, number: int):
-    yield lambda event: None
-
-
 def points(task: str, num_problems: int, num_seeds: int, num_pilots: int) -> list[Point]:
     pilots = [flown(task, PILOT_SEED + number) for number in range(num_pilots)]
     problems = others(task, num_problems)
@@ -222,9 +217,9 @@ def draw(found: list[Point], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", type=int, default=200)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--pilots", type=int, default=10)
+    parser.add_argument("--problems", type=int, default=few(200, 2))
+    parser.add_argument("--seeds", type=int, default=few(3, 1))
+    parser.add_argument("--pilots", type=int, default=few(10, 1))
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     began = time.process_time()

@@ -13,9 +13,11 @@ import random
 import time
 from collections.abc import Callable
 
-SIZES = (1_000, 10_000)
+from smoke import few
+
+SIZES = few((1_000, 10_000), (20, 40))
 IN_FLIGHT = (1, 16)
-RUNS = 3
+RUNS = few(3, 1)
 ANSWER_DEPTH = 12
 WIDTH = 8
 MAX_DEPTH = 16

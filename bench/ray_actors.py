@@ -26,6 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from smoke import few
+
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.shard import Portion, shards_of
@@ -154,7 +156,7 @@ def trees_of(path: Path) -> list[bytes]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--trees", type=int, default=10_000)
+    parser.add_argument("--trees", type=int, default=few(10_000, 20))
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--durability", default="group")
     parser.add_argument("--folder", type=Path)

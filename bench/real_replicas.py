@@ -73,10 +73,13 @@ async def wait_until_ready(urls: Sequence[str], probe: Probe) -> None:
 
 
 @contextmanager
-def served(*arguments: str, count: int = 2) -> Iterator[Served]:
-    """Start `count` servers, wait for them, and stop them behind the block."""
+def served(*arguments: str, count: int = 2, is_tied: bool = True) -> Iterator[Served]:
+    """Start `count` servers, wait for them, and stop them behind the block. `is_tied`: whether the model's output layer
+    is its embedding."""
     with TemporaryDirectory() as folder:
         model = longer(Path(folder) / "builtin")
+        if not is_tied:
+            untie(model)
         with subprocess.Popen(
             _command(model, count, arguments),
             stdout=subprocess.PIPE,
@@ -127,6 +130,21 @@ def longer(folder: Path) -> Path:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": MAX_MODEL_LEN}))
     return folder
+
+
+def untie(folder: Path) -> None:
+    """Give the model in `folder` an output layer of its own, with the same values."""
+    file = folder / "model.safetensors"
+    raw = file.read_bytes()
+    start = 8 + int.from_bytes(raw[:8], "little")
+    header, data = json.loads(raw[8:start]), raw[start:]
+    embedding = header["model.embed_tokens.weight"]
+    begin, end = embedding["data_offsets"]
+    header["lm_head.weight"] = {**embedding, "data_offsets": [len(data), len(data) + end - begin]}
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data + data[begin:end])
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
 
 
 def _command(model: Path, count: int, arguments: Sequence[str]) -> list[str]:

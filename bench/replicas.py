@@ -28,6 +28,7 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 from real_replicas import BLOCK, PYTHON, Served, served
+from smoke import few
 
 from ramify.core.engine import Request
 from ramify.core.segment import Ids_T
@@ -41,8 +42,8 @@ from ramify.runner import loop
 from ramify.testing.prefixes import KnownPrefixes
 
 PREAMBLE, OWN, WRITTEN, SAMPLED = 512, 200, 96, 24
-NUM_TREES, DEPTH = 24, 4
-NUM_REQUESTS, IN_FLIGHT, REPEATS = 768, 256, 3
+NUM_TREES, DEPTH = few(24, 2), 4
+NUM_REQUESTS, IN_FLIGHT, REPEATS = few((768, 256, 3), (8, 4, 1))
 
 
 # -- placement --------------------------------------------------------------------------------------------------------

@@ -22,14 +22,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from search_index import texts
+from smoke import few
 
 from ramify.core.tool import ToolSession
 from ramify.tools.passages import Passage
 from ramify.tools.retriever import Retriever
 from ramify.tools.search_index import build_index
 
-BRANCHES = (1, 16, 64, 256)
-SECONDS = 3.0
+BRANCHES = few((1, 16, 64, 256), (1, 4))
+SECONDS = few(3.0, 0.1)
 
 
 @contextmanager
@@ -77,7 +78,7 @@ async def measure(url: str, queries: Sequence[str]) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passages", type=int, default=10_000)
+    parser.add_argument("--passages", type=int, default=few(10_000, 100))
     parser.add_argument("--backend", choices=("sqlite", "tantivy"), default="sqlite")
     options = parser.parse_args()
     number: int = options.passages

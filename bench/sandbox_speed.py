@@ -16,13 +16,15 @@ import time
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 
+from smoke import few
+
 from ramify.core.problem import Problem
 from ramify.sandbox.session import Session
 from ramify.tools.python import Python
 
 CODE = "x = globals().get('x', 0) + 1\nx"
 LEAVES_FILE = CODE + "\nopen('notes.txt', 'w').write(str(x) * 100)"
-ROUNDS = 4
+ROUNDS = few(4, 1)
 PROBLEM = Problem("bench", "bench")
 
 
@@ -105,7 +107,7 @@ async def measure(number: int) -> None:
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} cores, load {load:.1f} before the first figure\n  {'':44}{'p50 ms':>9}{'p99 ms':>9}")
     for preload in ((), ("numpy",)):
-        shown(f"start, preloaded: {', '.join(preload) or 'nothing'}", await started(preload, number // 20))
+        shown(f"start, preloaded: {', '.join(preload) or 'nothing'}", await started(preload, max(1, number // 20)))
     tool = Python(num_spares=0)
     session = await tool.open(PROBLEM)
     with_files = await tool.open(PROBLEM)
@@ -148,7 +150,7 @@ def _added(seconds: list[float], more: list[float] | None) -> list[float] | None
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--calls", type=int, default=few(200, 3))
     asyncio.run(measure(parser.parse_args().calls))
 
 

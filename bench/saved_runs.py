@@ -22,6 +22,7 @@ from itertools import chain
 from pathlib import Path
 
 import msgspec
+from smoke import few
 
 from ramify.cli.main import main as ramify
 from ramify.runner.saved import Saved
@@ -156,8 +157,8 @@ def report(title: str, run: Path, commands: dict[str, list[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", default="1000,20000")
-    parser.add_argument("--nodes", default="6000,25000")
+    parser.add_argument("--trees", default=few("1000,20000", "3,5"))
+    parser.add_argument("--nodes", default=few("6000,25000", "20"))
     parser.add_argument("--one", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     if options.one is not None:

@@ -15,6 +15,8 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from smoke import few
+
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.branch import Branch
@@ -79,8 +81,8 @@ def right(in_flight: int, num_problems: int, num_seeds: int) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="16 requests in flight beside one")
-    parser.add_argument("--problems", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--problems", type=int, default=few(100, 1))
+    parser.add_argument("--seeds", type=int, default=few(3, 1))
     options = parser.parse_args()
     one, many = (run_virtual(walled(in_flight)) for in_flight in FLIGHTS)
     print(f"time: {one:.0f} s one by one, {many:.0f} s with {FLIGHTS[1]}: {one / many:.1f} times less; ", end="")

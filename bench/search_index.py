@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from smoke import few
 
 from ramify.core.problem import Problem
 from ramify.tools import passages as settings
@@ -25,7 +26,7 @@ from ramify.tools.search import Search
 from ramify.tools.search_index import Backend, build_index, open_index
 
 NUM_WORDS = 50_000
-NUM_QUERIES = 300
+NUM_QUERIES = few(300, 5)
 TOP_K = 3
 
 
@@ -97,7 +98,7 @@ def measure_fts5(passages: Sequence[Passage], queries: Sequence[str], path: Path
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--passages", type=int, default=20_000, help="quoted figures: 100,000")
+    parser.add_argument("--passages", type=int, default=few(20_000, 100), help="quoted figures: 100,000")
     number: int = parser.parse_args().passages
     rng = np.random.default_rng(0)
     passages = [Passage(text) for text in texts(rng, number, 40, 80)]

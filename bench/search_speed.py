@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from smoke import few
 
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Command, Grow, Judge, Outcome, Score
@@ -37,8 +38,8 @@ from ramify.strategies.mcts.search import MCTS
 from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
 from ramify.strategies.rstar_mcts import RStarMCTS, RStarMCTSConfig
 
-RUNS = 3
-SIZES = (1_000, 10_000)
+RUNS = few(3, 1)
+SIZES = few((1_000, 10_000), (20, 40))
 IN_FLIGHT = (1, 16)
 IDS = np.arange(65, 65 + 16, dtype=np.int32)
 LOGPROBS = np.full(16, -0.5, np.float32)

@@ -16,6 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from smoke import few
+
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Generation, Request
@@ -103,7 +105,7 @@ async def resumed(path: Path, num_trees: int) -> tuple[float, float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", type=int, default=1000)
+    parser.add_argument("--trees", type=int, default=few(1000, 4))
     num_trees = parser.parse_args().trees
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run"

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from real_replicas import Served, served
+from smoke import few
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
@@ -37,7 +38,7 @@ from ramify.testing.scripts import ScriptedTurn
 from ramify.testing.simulated import Simulated
 
 MEDIAN, SIGMA, MAX_TOKENS = 120, 0.8, 1024
-MODES = [(staleness, over) for staleness in (0, 1, 4) for over in (0, 16)]
+MODES = [(staleness, over) for staleness in few((0, 1, 4), (0, 1)) for over in (0, 16)]
 UPDATES = (1, 4)
 TRAIN_S = 12.0
 """Virtual seconds that the trainer trains on a batch: about as long as the server takes to sample one."""
@@ -174,7 +175,7 @@ def real(servers: Served, staleness: int, over: int) -> RunConfig:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batches", type=int, default=16)
+    parser.add_argument("--batches", type=int, default=few(16, 2))
     parser.add_argument("--engines", action="store_true", help="on two real vLLM replicas")
     options = parser.parse_args()
     if options.engines:

@@ -21,6 +21,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from smoke import few
 
 from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig
 from ramify.core.codec import ByteCodec, Codec
@@ -34,9 +35,9 @@ from ramify.testing.clock import run_virtual
 from ramify.testing.policies import chains
 from ramify.testing.scripted import Scripted
 
-NUM_TREES = 64
-NUM_RUNS = 15
-NUM_REQUESTS = 2000
+NUM_TREES = few(64, 2)
+NUM_RUNS = few(15, 1)
+NUM_REQUESTS = few(2000, 20)
 IDS = np.arange(65, 81, dtype=np.int32)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from smoke import few
 
 from ramify.core.codec import ByteCodec
 from ramify.core.command import Grow, Score
@@ -28,7 +29,7 @@ from ramify.strategies.offline import Offline, OfflineConfig
 from ramify.strategies.online import Online, OnlineConfig
 
 CODEC = ByteCodec(is_exact=True)
-RUNS = 5
+RUNS = few(5, 1)
 TOKENS = 16
 CHAIN = 4
 """Steps of a chain."""
@@ -51,17 +52,21 @@ CALL = Step((ACTION, RESULT), measures=MEASURES)
 LEAF = Step((ACTION,), stop="answer", measures=MEASURES, scores=(Score("judge", 1.0),))
 
 
-def grow(driver: Driver, start: Start) -> None:
-    """What a grower would report, at once: the rest of a chain of `CHAIN` steps, or one step of it."""
+def short_step(level: int) -> Step:
+    return CALL if level < CHAIN - 1 else LEAF
+
+
+def grow(driver: Driver, start: Start, step: Callable[[int], Step], num_steps: int) -> None:
+    """What a grower would report, at once: the rest of a chain of `num_steps` steps, or one step of it."""
     assert isinstance(start.command, Grow) and start.place is not None
-    depth = driver.tree.depth(start.place.parent)
-    steps = [CALL if level < CHAIN - 1 else LEAF for level in range(depth, CHAIN)]
-    for step in steps[: 1 if start.command.until == "step" else None]:
-        driver.grew(start.command_id, step)
+    levels = range(driver.tree.depth(start.place.parent), num_steps)
+    for level in levels[: 1 if start.command.until == "step" else None]:
+        driver.grew(start.command_id, step(level))
     driver.ended(start.command_id, Done())
 
 
-def grown(strategy: Strategy) -> Tree:
+def grown(strategy: Strategy, step: Callable[[int], Step] = short_step, num_steps: int = CHAIN) -> Tree:
+    """A tree of chains whose step at each level, counted from 0, is `step(level)`."""
     prompt = Segment("prompt", IDS)
     driver = Driver(
         Tree(Problem("p", "q"), CODEC, [prompt], seed=1),
@@ -71,7 +76,7 @@ def grown(strategy: Strategy) -> Tree:
     )
     while not driver.is_finished:
         for start in driver.pump().starts:
-            grow(driver, start)
+            grow(driver, start, step, num_steps)
     driver.tree.trim()
     return driver.tree
 
@@ -119,7 +124,7 @@ def bytes_a_node(build: Callable[[], Strategy]) -> float:
 
 def main() -> None:
     print(f"{'strategy':10} {'nodes':>7} {'us/node':>9} {'bytes/node':>11}")
-    for num_nodes in (1_000, 10_000):
+    for num_nodes in few((1_000, 10_000), (100,)):
         for name, build in strategies(num_nodes).items():
             us, count = microseconds_a_node(build)
             print(f"{name:10} {count:7} {us:9.1f} {bytes_a_node(build):11.0f}")

@@ -16,6 +16,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+from smoke import few
+
 import ramify
 from ramify.core.tree import ROOT, Tree
 from ramify.engines.builtin import Builtin
@@ -34,8 +36,8 @@ PRESETS = (
     "treerpo",
     "deepsearch",
 )
-NUM_RUNS = 3
-NUM_PROBLEMS = 8
+NUM_RUNS = few(3, 1)
+NUM_PROBLEMS = few(8, 1)
 MAX_TREES = 2
 MAX_RATIO, MIN_CACHED = 1.05, 0.95
 

@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Final
 
 from random_runs import begun, random_tree, repeated, written
+from smoke import few
 
 from ramify.store.records import RunRecord
 from ramify.view.page import live_page
@@ -48,11 +49,11 @@ except ImportError as error:
     print(f"skipped: {error}; `make test-web` installs Playwright and Chromium")
     sys.exit()
 
-NUM_CHANGES: Final = 20
+NUM_CHANGES: Final = few(20, 2)
 FRAME_GOALS_MS: Final = {50: 17.0, 95: 34.0}
-PROMPTS: Final = 60
+PROMPTS: Final = few(60, 4)
 """Of the rollout that is watched."""
-ROUNDS: Final = 9
+ROUNDS: Final = few(9, 1)
 """Of the three rollouts that are compared."""
 RAMIFY: Final = (sys.executable, "-m", "ramify.cli.main")
 TREE: Final = "#v=tree&t=0"
@@ -287,7 +288,9 @@ PARTS: Final[dict[str, Callable[[Bench, Path], None]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="parts to measure; default: all")
+    parser.add_argument(
+        "--only", nargs="+", choices=PARTS, default=few(list(PARTS), ["size"]), help="parts to measure; default: all"
+    )
     parser.add_argument("--treequest", metavar="PYTHON", help="interpreter that has treequest 0.3.3 and jinja2")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, chromium() as browser:

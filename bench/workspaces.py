@@ -6,8 +6,10 @@ adds. Then eight siblings that commit to the repository, at once and one after a
 whole and after one change. In the same run: bubblewrap alone and a copy by `cp -a`, the way before, for comparison.
 
 With `--walls podman`, commands run in containers of an image that holds nothing but links to `/usr` of this machine.
+With `--host`, the same calls go to another machine by ssh and to this one in turn; nothing else is measured.
 
 Run: python bench/workspaces.py [--rounds N] [--trees empty git1000 files20000] [--walls bubblewrap podman]
+     python bench/workspaces.py --host BOX [--remote-python PYTHON] [--ssh "ssh -F FILE"] [--rounds N] [--trees empty]
 """
 
 import argparse
@@ -19,11 +21,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from smoke import few
+
 from ramify.core.problem import Problem
-from ramify.workspaces.shell import Shell
+from ramify.workspaces.shell import RemoteSession, Shell
 from ramify.workspaces.shell_session import ShellSession
 from ramify.workspaces.tree_digest import tree_digest
 
@@ -69,13 +73,13 @@ def make_image() -> None:
 
 
 def disk(folder: Path) -> tuple[int, int]:
-    """(KiB, files) that a folder takes. A file with several names counts once."""
-    found = {
-        (status.st_ino): status.st_blocks // 2
-        for top, folders, files in os.walk(folder)
-        for name in (*folders, *files)
-        if (status := os.lstat(os.path.join(top, name)))  # noqa: PTH118 - a walk gives texts
-    }
+    """(KiB, files) that a folder takes. A file with several names counts once; what podman removes meanwhile, not."""
+    found: dict[int, int] = {}
+    for top, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            with suppress(FileNotFoundError):
+                status = os.lstat(os.path.join(top, name))  # noqa: PTH118 - a walk gives texts
+                found[status.st_ino] = status.st_blocks // 2
     return sum(found.values()), len(found)
 
 
@@ -90,7 +94,7 @@ def shown(name: str, values: list[float], note: str = "") -> None:
     print(f"    {name:38}{statistics.median(ordered):9.1f}{ordered[-1]:9.1f}  {note}", flush=True)
 
 
-async def called(session: ShellSession, command: str) -> ShellSession:
+async def called(session: ShellSession | RemoteSession, command: str) -> ShellSession | RemoteSession:
     """What the toolbox does for a call: a fork, and one call on it. The caller closes the fork."""
     fork = await session.fork()
     result = await fork.call(command)
@@ -162,6 +166,40 @@ async def siblings(session: ShellSession) -> None:
         await fork.close()
 
 
+async def measure_remote(options: argparse.Namespace, tree: str, folder: Path, rounds: int) -> None:
+    """The same calls on this machine and on another one, in turn."""
+    remote = {"hosts": (options.host,), "ssh": options.ssh, "remote_python": options.remote_python}
+    problem = Problem("bench", "bench", {"workspace": str(folder)})
+    tools = {"here": Shell(), options.host: Shell(**remote)}
+    sessions: dict[str, ShellSession | RemoteSession] = {}
+    print(f"  {tree}, over ssh{'':30}    median      max")
+    for place, tool in tools.items():
+
+        async def opened(place: str = place, tool: Shell = tool) -> None:
+            sessions[place] = await tool.open(problem)
+
+        shown(f"{place}: connect, try walls", [await ms(tool.try_walls)])
+        shown(f"{place}: start, first and second branch", [await ms(opened), await ms(opened)])
+    works: dict[str, Callable[[ShellSession | RemoteSession], Awaitable[object]]] = {
+        "digest": lambda session: session.digest(),
+        "fork": lambda session: session.fork(),
+        "call that writes nothing": lambda session: session.call("true"),
+        "fork + call that writes a file": lambda session: called(session, "echo x > /w/new"),
+        "8 siblings at once, a file each": lambda session: asyncio.gather(
+            *(called(session, f"echo {number} > /w/own") for number in range(SIBLINGS))
+        ),
+    }
+    for name, work in works.items():
+        found: dict[str, list[float]] = {place: [] for place in tools}
+        for _ in range(rounds):
+            for place, session in sessions.items():
+                found[place].append(await ms(lambda session=session, work=work: work(session)))
+        for place, seconds in found.items():
+            shown(f"{place}: {name}", seconds)
+    for tool in tools.values():
+        await tool.let_go()
+
+
 async def ended(*command: str) -> None:
     assert not await (await asyncio.create_subprocess_exec(*command)).wait()
 
@@ -195,9 +233,12 @@ def made(tree: str) -> Iterator[Path]:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--trees", nargs="+", default=list(TREES), choices=list(TREES))
+    parser.add_argument("--rounds", type=int, default=few(20, 1))
+    parser.add_argument("--trees", nargs="+", default=few(list(TREES), [*TREES][:1]), choices=list(TREES))
     parser.add_argument("--walls", nargs="+", default=["bubblewrap"], choices=["bubblewrap", "podman"])
+    parser.add_argument("--host")
+    parser.add_argument("--remote-python", default="python3")
+    parser.add_argument("--ssh", default="ssh")
     options = parser.parse_args()
     if "podman" in options.walls:
         make_image()
@@ -206,6 +247,9 @@ async def main() -> None:
     for tree in options.trees:
         rounds = options.rounds if tree != "files20000" else max(3, options.rounds // 4)
         with made(tree) as folder:
+            if options.host:
+                await measure_remote(options, tree, folder, rounds)
+                continue
             await compare(folder, tree, rounds)
             for walls in options.walls:
                 for back_end in ("overlay", "copy"):

@@ -57,7 +57,7 @@ ROOMS: Mapping[str, Room] = {
     "sandbox": Room("core edge", "code of a model, run behind walls"),
     "servers": Room("core edge engines", "processes that serve models; they know the client they are made for"),
     "servers.pool": Room("core edge engines", "engines on the cards of one or several machines"),
-    "workspaces": Room("core edge sandbox", "folders of files for code agents, a state a branch, and their commands"),
+    "workspaces": Room("core edge sandbox version", "folders of files for code agents, a state a branch, and commands"),
     "tools": Room("core formats edge sandbox workspaces", "what a model calls"),
     "environments": Room("core formats edge judges tasks tools workspaces", "worlds that answer the turns of an agent"),
     "judges": Room("core formats edge engines tools", "what scores a branch; some ask a model, some run a function"),
@@ -70,17 +70,23 @@ ROOMS: Mapping[str, Room] = {
     "store": Room("core rows version", "a run on disk, and what must hold of it"),
     "runner": Room(f"{CONFIGURED} store", "prepares and grows runs"),
     "experiments": Room(GROWING, "compares runs"),
+    "experiments.certify": Room(GROWING, "whether trees estimate a gradient exactly, on problems that are enumerated"),
     "sharded": Room(GROWING, "one run on many processes"),
     "telemetry": Room(GROWING, "metrics and spans of any run"),
     "trackers": Room("core config", "where figures are kept"),
     "service": Room(f"{GROWING} experiments telemetry trackers", "batches for a trainer"),
     "integrations": Room(f"{GROWING} service", "trainers, a room each"),
     "integrations.slime": Room(f"{GROWING} service", "what slime loads by dotted path"),
-    "train": Room(f"{PURE} engines rows", "gradients of rows, to measure their noise"),
+    "integrations.verl": Room(f"{GROWING} service", "what verl finds under our name, and its rollouts as trees"),
+    "integrations.openrlhf": Room(f"{GROWING} service", "rows as batches of OpenRLHF"),
+    "integrations.trl": Room(f"{GROWING} service", "a trainer of TRL whose batches are trees"),
+    "train": Room(
+        f"{GROWING} experiments integrations service", "gradients of rows, to measure their noise, and a training loop"
+    ),
     "gateway": Room(GROWING, "searches as models over HTTP, one tree a request"),
     "view": Room(f"{GROWING} experiments", "runs and trees as pictures, tables and documents of a page"),
     "view.readers": Room("core formats", "files of other projects as trees; nothing in them is run"),
-    "testing": Room(f"{GROWING} view", "doubles for users; nothing of the package imports them"),
+    "testing": Room(f"{GROWING} experiments view", "doubles for users; nothing of the package imports them"),
     "testing.contracts": Room(f"{GROWING} view", "what each kind of plug-in must keep to, as functions"),
     "cli": Room(
         f"{GROWING} experiments gateway service sharded telemetry trackers train view", "the command line, a thin shell"
@@ -203,6 +209,7 @@ def test_every_file_is_in_a_room_and_every_room_is_there():
     assert folders | beside == set(ROOMS)
 
 
+@pytest.mark.slow
 def test_every_room_says_what_it_is():
     silent = [room for room in ROOMS if room not in MODULES or not ast.get_docstring(trees()[room])]
     assert not silent, f"these rooms have no __init__.py with a docstring: {silent}"

@@ -276,7 +276,7 @@ KEYS: Final[Mapping[str, str]] = MappingProxyType(
 
 def parts_page() -> str:
     text = ["# Built-in parts", "", "Every name that a configuration may use, by kind, with its options."]
-    for kind in plugins.KINDS:
+    for kind in (each for each in plugins.KINDS if each != "credit"):
         text += ["", f"## {kind.replace('_', ' ').capitalize()}", "", KEYS[kind]]
         for name in plugins.known(kind):
             text += ["", f"### `{name}`", "", required(f"{kind} {name}", part_text(kind, name))]
@@ -291,7 +291,8 @@ def parts_page() -> str:
 
 
 CREDIT_HEAD: Final = (
-    "Set `credit`, the advantage estimator of the rows. `auto` takes an exact one where the forks allow it. Each gives "
+    "Set `credit`, the advantage estimator of the rows: a name of this list, or a function of your own, "
+    "`path/to/file.py:function`. `auto` takes an exact one where the forks allow it. Each gives "
     "the tokens of a node c one coefficient. w_c is the share of the node, Q_c the mean return of the leaves below it, "
     "V the mean return of the tree or of a node, B_c a baseline. [Credit](../../concepts/credit.md) explains them."
 )

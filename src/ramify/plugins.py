@@ -19,11 +19,11 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, Literal, get_args
 
-from ramify.core.errors import ConfigError, RamifyError, nearest
+from ramify.core.errors import ConfigError, RamifyError, nearest, nearest_or_file
 
 Kind = Literal[
-    "strategy", "task", "environment", "engine", "format", "tool", "judge", "choose", "prune", "sample", "export",
-    "step_parser", "equivalence",
+    "strategy", "task", "environment", "engine", "format", "tool", "judge", "choose", "prune", "sample", "credit",
+    "export", "step_parser", "equivalence",
 ]  # fmt: skip
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
@@ -140,6 +140,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "tags": "ramify.formats.steps:tagged",
         },
         "equivalence": {"text": "ramify.judges.exact:is_same_answer"},
+        "credit": {},
         "export": {
             "arrays": "ramify.rows.arrays:write",
             "jsonl": "ramify.rows.jsonl:write",
@@ -149,6 +150,7 @@ TABLE: Final[Mapping[Kind, Mapping[str, str]]] = MappingProxyType(
             "sft": "ramify.rows.sft:write",
             "slime": "ramify.rows.slime:write",
             "slime_train": "ramify.rows.slime:write_train_data",
+            "verifiers": "ramify.rows.traces:write",
             "verl": "ramify.rows.verl:write",
         },
     }
@@ -272,8 +274,7 @@ def _bound(node: ast.stmt) -> set[str]:
 def _hint(kind: Kind, name: str) -> str:
     if name.endswith(".py"):
         return f"say what is meant in that file: {name}:Name"
-    near = nearest(name, TABLE[kind])
-    return f"{near}{'' if near.endswith('?') else '.'} Or name a file: path/to/file.py:Name"
+    return nearest_or_file(name, TABLE[kind])
 
 
 def located(what: str, name: str) -> Any:

@@ -57,6 +57,7 @@ def config(name: str, options: dict[str, Any], **growth: Any) -> RunConfig:
     return RunConfig(strategy=StrategyConfig(name=name, options=options), growth=GrowthConfig(**growth))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S0.6", "S0.8", "S0.11")
 @pytest.mark.parametrize(("name", "options"), STRATEGIES)
 @pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())

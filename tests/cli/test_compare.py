@@ -12,6 +12,7 @@ from ramify.config.configure import resolve
 FEW = ["--problems", "2", "--seeds", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["countdown", "hops"])
 def test_it_compares_presets_on_a_built_in_task(task: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plot = tmp_path / "plot.svg"

@@ -69,7 +69,9 @@ def test_a_demo_that_cannot_start_leaves_no_folder(
 def test_on_a_terminal_the_same_tree_grows_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """The live drawing ends, and what stays is what a pipe gets."""
     screen = Console(file=StringIO(), force_terminal=True, width=120, height=50, color_system=None)
-    options = Namespace(compare=False, fast=False, tokens=None, json=False, set=[], out=tmp_path / "live")
+    options = Namespace(
+        model=None, task=None, compare=False, fast=False, tokens=None, json=False, set=[], out=tmp_path / "live"
+    )
     assert demo.execute(options, Terminal(screen, Console(file=StringIO()))) == 0
     shown = written(screen)
     assert shown.count("make 16 from") > 10

@@ -16,7 +16,7 @@ from ramify.cli.main import COMMANDS
 OURS = ("dev", "docs")
 """Extras for those who work on ramify itself."""
 BASE = {"python", *machine_checks.BASE}
-PARTS = {"model", "disk", "threads", "sandbox", "vllm", "sglang", "router"}
+PARTS = {"model", "disk", "threads", "sandbox", "shell", "vllm", "sglang", "router"}
 TRACKERS = {"tensorboard", "trackio", "wandb"}
 
 

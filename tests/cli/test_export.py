@@ -49,6 +49,23 @@ def test_n_rows_of_every_tree_for_trainers_that_count_them(
     assert not (tmp_path / "t.jsonl").exists()
 
 
+def test_what_is_left_out_and_why_rows_are_not_exact_is_said(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = ramify(capsys, "export", run, "--to", "jsonl", "--out", tmp_path / "all.jsonl", "--json")
+    lengths = sorted(len(json.loads(line)["ids"]) for line in (tmp_path / "all.jsonl").read_text("utf-8").splitlines())
+    limit = lengths[len(lengths) // 2]
+    kept = sum(length <= limit for length in lengths)
+    assert all(number == 15 for number in said.json["reasons"].values())
+    out = ("--to", "jsonl", "--out", tmp_path / "some.jsonl", "--max-tokens", limit)
+    said = ramify(capsys, "export", run, *out)
+    assert f"{kept} rows in" in said.out
+    assert f"left out: more than rows.max_tokens = {limit} tokens" in said.err
+    said = ramify(capsys, "export", run, "--to", "jsonl", "--out", tmp_path / "none.jsonl", "--max-tokens", 1)
+    assert "0 rows in" in said.out
+    assert "warning: 3 of 3 finished trees make no row" in said.err
+
+
 def test_min_leaves_tops_trees_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--strategy", "chains", "--set", "strategy.options.n=2", "--set", "rows.min_leaves=4", "--prompts", 2)
     assert ramify(capsys, "rollout", *SCRIPTED, *options, "--out", tmp_path / "run").code == 0
@@ -98,6 +115,10 @@ def test_supervised_examples_are_of_the_leaves_that_the_run_keeps(
         (("verl", "--set", "pad_id"), "--set pad_id"),
         (("verl", "--per-tree", "0"), "--per-tree 0"),
         (("sft", "--per-tree", "2"), "made of trees, not of rows"),
+        (("sft", "--normaliser", "2"), "--normaliser 2: 'sft' is made of trees, not of rows"),
+        (("verl", "--normaliser", "0"), "--normaliser 0: a finite number above 0 is needed"),
+        (("sft", "--max-tokens", "2"), "--max-tokens 2: 'sft' is made of trees, not of rows"),
+        (("verl", "--max-tokens", "0"), "--max-tokens 0: at least 1 is needed"),
     ],
 )
 def test_a_wrong_option_is_said_before_the_run_is_read(

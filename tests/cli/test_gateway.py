@@ -33,6 +33,7 @@ def ask(url: str, body: dict[str, Any], **headers: str) -> dict[str, Any]:
         return json.loads(response.read())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_where_it_is_makes_24_and_stops_when_it_is_told(tmp_path: Path, number: signal.Signals) -> None:
     with process("gateway", "--preset", "best_of_n", "--out", tmp_path / "runs") as gateway:

@@ -60,6 +60,7 @@ def test_the_commands_that_it_prints_run_in_the_new_project(tmp_path: Path):
     assert (tmp_path / "my agent" / "runs" / "first" / "journal").is_dir()
 
 
+@pytest.mark.slow
 def test_rollout_check_and_search_run_in_the_new_project(project: Path):
     grown = run(project, "rollout", "--json", "-q")
     assert (grown.returncode, grown.stderr) == (0, "")

@@ -10,6 +10,7 @@ from tests.cli.commands import ramify
 SMALL = ("plan", "--budget", "decode_tokens=120", "--pilot", "8", "--set", "task.split=heldout")
 
 
+@pytest.mark.slow
 def test_countdown_is_told_not_to_fork_and_to_prune(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, *SMALL, "--pilot", "20", "--aim", "coverage", "--out", tmp_path / "plan.toml")
     assert said.code == 0
@@ -40,6 +41,7 @@ def test_a_plan_is_one_object_of_json(capsys: pytest.CaptureFixture[str]):
     assert plan["cost"]["value"] == pytest.approx(120, rel=0.03)
 
 
+@pytest.mark.slow
 def test_a_fork_that_is_not_certain_enough_is_named(capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, "plan", "--task", "hops", "--budget", "decode_tokens=160", "--pilot", "30", "--json")
     plan = json.loads(said.out)
@@ -61,6 +63,7 @@ def test_the_same_return_everywhere_leaves_nothing_to_plan(capsys: pytest.Captur
     assert "do not fork" in said.out
 
 
+@pytest.mark.slow
 def test_an_engine_that_bills_its_context_alone_is_planned_for(capsys: pytest.CaptureFixture[str]):
     prices = ("--set", "engine.prices.prompt=1.0", "--set", "engine.prices.output=0.0")
     said = ramify(capsys, *SMALL, *prices, "--prices", "engine")
@@ -97,7 +100,10 @@ class Stuck(Countdown):
     [
         (("plan",), "--budget decode_tokens=N"),
         ((*SMALL, "--pilot", "1"), "intervals are over problems"),
-        (("plan", "--budget", "decode_tokens=100", "--prompts", "2"), "plan for more prompts, or say --pilot"),
+        (
+            ("plan", "--budget", "decode_tokens=100", "--prompts", "2"),
+            "plan for a larger run, or say how many problems the pilot has",
+        ),
         ((*SMALL, "--prices", "engine"), "this engine has no prices"),
     ],
 )

@@ -301,6 +301,7 @@ def test_a_quiet_run_that_waits_writes_nothing() -> None:
     assert not watched.lines
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S2.6")
 def test_a_real_run_on_a_server_that_answers_late_says_that_it_waits(tmp_path: Path) -> None:
     def late(body: object) -> dict[str, object]:

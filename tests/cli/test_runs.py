@@ -314,6 +314,7 @@ def rows_of_the_whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (folder / "rows.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_times", [1, 2])
 def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], num_times: int, rows_of_the_whole: bytes

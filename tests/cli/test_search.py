@@ -179,6 +179,7 @@ def test_a_question_for_an_endpoint_is_a_task_of_its_own() -> None:
 FEW = ["--problems", "2", "--seeds", "2", "--task", "countdown"]
 
 
+@pytest.mark.slow
 def test_presets_are_graded_at_every_budget(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     presets = "chains,self_consistency,best_of_n,reject"
     arguments = ["eval", "--presets", presets, *FEW, "--budget", "decode_tokens=160,80", "--plot", "plot.svg"]
@@ -202,6 +203,7 @@ def test_the_figures_of_eval_are_all_in_its_json(capsys: pytest.CaptureFixture[s
         assert not line["is_steered_by_oracle"]
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_budget_is_of_what_was_limited(capsys: pytest.CaptureFixture[str]) -> None:
     for kind, budgets, spent in (("calls", "10,40", "engine_calls"), ("dollars", "0.002,0.004", "dollars")):
         assert main(["eval", "--presets", "best_of_n", *FEW, *PRICED, "--budget", f"{kind}={budgets}", "--json"]) == 0

@@ -121,6 +121,7 @@ def test_the_json_has_the_figures_of_each_batch(settings: Path, tmp_path: Path):
         }
 
 
+@pytest.mark.slow
 def test_called_again_it_makes_the_batches_that_are_missing(settings: Path, tmp_path: Path):
     expected = whole(settings, tmp_path, 4)
     run = tmp_path / "run"
@@ -131,6 +132,7 @@ def test_called_again_it_makes_the_batches_that_are_missing(settings: Path, tmp_
     assert texts(run, 4) == expected
 
 
+@pytest.mark.slow
 def test_batches_that_a_trainer_took_away_are_not_made_again(settings: Path, tmp_path: Path):
     expected = whole(settings, tmp_path, 2)
     run = tmp_path / "run"
@@ -144,6 +146,7 @@ def test_batches_that_a_trainer_took_away_are_not_made_again(settings: Path, tmp
     assert (code, out) == (0, "2 batches are there already; a larger --batches makes more\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_service_that_is_stopped_goes_on_to_the_same_batches(settings: Path, tmp_path: Path, number: signal.Signals):
     run = tmp_path / "run"
@@ -240,6 +243,7 @@ def test_what_cannot_begin_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == [settings]
 
 
+@pytest.mark.slow
 def test_a_batch_that_could_not_be_written_is_made_again(settings: Path, tmp_path: Path):
     run = tmp_path / "run"
     assert service("-c", settings, "--out", run, "--batches", 1)[0] == 0

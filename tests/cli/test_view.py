@@ -36,6 +36,7 @@ def told_url(server: "subprocess.Popen[str]") -> str:
 # -- live -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_says_where_it_is_and_stops_when_it_is_told(run: Path, number: signal.Signals):
     with process("view", run) as server:

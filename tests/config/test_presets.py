@@ -30,7 +30,11 @@ def critic(turn: ScriptedTurn) -> str:
     return str(turn.seed % 201 - 100) if "grade" in turn.context.lower() else f"It is \\boxed{{{turn.seed % 5}}}."
 
 
-@pytest.mark.parametrize("name", preset_names())
+LONG = ("rstar_mcts", "rstar_mcts_as_published")
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in preset_names()]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_preset_grows_as_many_leaves_and_is_as_exact_as_it_says(name: str):
     about = preset(name)
     overrides = ["engine.name=scripted", "prompts=4", "seed=2", f"judges.process.kind={__file__}:worth"]
@@ -49,6 +53,7 @@ def test_a_preset_grows_as_many_leaves_and_is_as_exact_as_it_says(name: str):
     else:
         most = max(tree.num_leaves for tree in grown.trees)
         assert most < about.leaves if config.strategy.name in ENDS_EARLY else most == about.leaves
+        assert options.planned_leaves == about.leaves
     assert (strategy.post_hoc_reason == "" and config.credit == "auto") is about.is_exact
 
 

@@ -27,7 +27,10 @@ def export(request: pytest.FixtureRequest) -> str:
 def written(export: str, folder: Path, *, seed: int = 0, **options: object) -> list[Path]:
     """The files of an export of one tree into `folder`."""
     write, tree = plugins.find("export", export), chains(1.0, *[0.0] * (1 + seed))
-    takes_trees = next(iter(inspect.signature(write).parameters)) == "trees"
+    parameters = inspect.signature(write).parameters
+    takes_trees = next(iter(parameters)) == "trees"
+    if "codec" in parameters:
+        options["codec"] = tree.codec
     assert write([tree] if takes_trees else rows_of(tree), folder / FILES.get(export, "rows.jsonl"), **options) >= 0
     return files(export, folder)
 

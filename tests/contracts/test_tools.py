@@ -132,7 +132,10 @@ CASES |= {
 }
 
 
-@pytest.fixture(params=CASES.values(), ids=CASES.keys())
+@pytest.fixture(
+    params=[pytest.param(case, marks=pytest.mark.slow if "workspace" in name else ()) for name, case in CASES.items()],
+    ids=CASES.keys(),
+)
 def case(request: pytest.FixtureRequest) -> ToolCase:
     return request.param
 

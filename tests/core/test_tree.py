@@ -1,5 +1,6 @@
 """The tree keeps what was sampled, whatever is split, and looks the same whatever came first."""
 
+import copy
 import pickle
 from contextlib import suppress
 
@@ -237,3 +238,15 @@ def test_the_root_forks_at_the_start_of_its_branch() -> None:
     assert place is not None
     assert place.parent == ROOT
     assert growth.tree.branch(ROOT, at=0).logprobs.tolist() == []
+
+
+@pytest.mark.parametrize("is_pickled", [True, False])
+def test_a_copy_of_a_tree_grows_on_its_own(is_pickled: bool) -> None:
+    growth, said = Growth(planted(), rules=GrowthRules(WORDS)), list[str]()
+    for number in range(9):
+        other = pickle.loads(pickle.dumps(growth)) if is_pickled else copy.deepcopy(growth)
+        for each, answer in ((growth, number), (other, -number)):
+            chain(each, str(answer))
+            branches = [each.tree.branch(leaf) for leaf in each.tree.leaves()]
+            assert [branch.said for branch in branches] == [*said, f"<answer>{answer}</answer>"]
+        said.append(f"<answer>{number}</answer>")

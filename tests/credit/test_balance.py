@@ -191,9 +191,9 @@ def where(mdp: MDP, rule: PostHocRule, path: str) -> dict[int, float]:
 # -- the strategies ----------------------------------------------------------------------------------------------------
 
 SMALL = MDP(
+    "small",
     probs={"": [Fraction(1, 3), Fraction(2, 3)], "1": [Fraction(1, 4), Fraction(3, 4)]},
     rewards={"0": Fraction(1, 2), "10": Fraction(-1), "11": Fraction(3, 4)},
-    gradient={},
 )
 """Paths of one token and of two."""
 SURPRISED = TreeRLConfig(stems=1, forks=1, continuations=1)

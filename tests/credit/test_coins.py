@@ -125,6 +125,7 @@ def test_so_they_do_where_a_prune_rule_throws_coins_of_its_own(problem: str, chi
         assert gradient == mdp.gradient, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_the_vine_of_a_path_that_coins_may_end_is_exact(problem: str) -> None:
     mdp = MDP.of(problem)

@@ -82,6 +82,10 @@ def schemes() -> dict[str, tuple[str, list[Scheme]]]:
 SCHEMES = schemes()
 
 
+LONGEST = "gradients_ragged::{kind:table,num_trees:1,forks:{:2,1:3}}"
+"""Every order of its siblings takes a minute."""
+
+
 def is_large(name: str) -> bool:
     problem, wanted = SCHEMES[name]
     return bool(wanted) and (problem, kind_of(name), wanted[0]["sampler"].get("num_trees")) in LARGE
@@ -116,8 +120,14 @@ def test_expectations_equal_the_goldens(name: str) -> None:
     check_expectations(name, expected(name, [s["credit"] for s in wanted], is_sorted=is_large(name)))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in SCHEMES if is_large(name)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.endurance if name == LONGEST else pytest.mark.slow)
+        for name in SCHEMES
+        if is_large(name)
+    ],
+)
 def test_expectations_over_every_order_of_siblings_equal_the_goldens(name: str) -> None:
     _, wanted = SCHEMES[name]
     check_expectations(name, expected(name, [s["credit"] for s in wanted], is_sorted=False))
@@ -148,6 +158,7 @@ COINS = {
 """Two coins a problem, on one path where there is one: each is thrown for itself."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize(
     "shape",

@@ -114,6 +114,7 @@ def full_tree(mdp: MDP, branching: Sequence[int]) -> Callable[[Draw], Tree]:
     return lambda draw: journey(Segments(config, np.random.default_rng(0)), ProcessWorld(mdp, draw)).tree
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["binary3", "ragged"])
 @pytest.mark.parametrize("branching", [(2, 2), (1, 3)])
 def test_auto_is_exact_on_full_trees(name: str, branching: tuple[int, ...]) -> None:
@@ -135,6 +136,7 @@ def test_spo_weighs_a_level_by_its_number_of_nodes_and_shrinks_it_by_its_sibling
         assert found[prefix] == [factor * g for g in law]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("published", [spo_as_published, partial(spo_as_published, method="grpo"), treerpo])
 def test_published_credits_of_segments_are_biased(published: Callable[[Forest], Array_N]) -> None:
     mdp = MDP.of("ragged")

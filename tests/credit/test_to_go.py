@@ -85,6 +85,7 @@ def coefficients(name: str, forest: Forest) -> Any:
     return credit(name, forest).coefficients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_exact_credits_stay_exact_with_rewards_of_steps(problem: str, rule: str) -> None:
@@ -96,6 +97,7 @@ def test_exact_credits_stay_exact_with_rewards_of_steps(problem: str, rule: str)
     assert found == dict.fromkeys(wanted, gradient(mdp))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_exact_credits_stay_exact_where_a_coin_ends_paths(problem: str) -> None:
     mdp = MDP.of(problem)

@@ -2,21 +2,27 @@
 
 The blocks of a page run in order in one temporary folder: `python` as a script of its own, `python FILE` after it was
 written to that file, `toml FILE`, `jsonl FILE` and `csv FILE` are written, and a `console run` block runs its
-`$ ramify …` lines. Of plain `console` blocks the commands and flags are looked up.
+`$ ramify …` lines. Of plain `console` blocks the commands and flags are looked up. A `py` block is only shown: it
+needs a library that is not installed here, and the suite that installs the library runs such code.
 """
 
+import ast
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from tests.requirements import REQUIREMENTS
+from tests.covers import REQUIREMENTS
 
 from ramify import plugins
 from ramify.cli.main import COMMANDS, main
@@ -62,10 +68,17 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def run(arguments: list[str], folder: Path) -> None:
-    """Run Python with `arguments` in `folder`; its own words are the failure's."""
+    """Run Python with `arguments` in `folder`; its own words are the failure's. Ends the servers that it leaves."""
     command = [sys.executable, "-W", "error", *arguments]
-    done = subprocess.run(command, check=False, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S)
-    assert done.returncode == 0, f"{arguments}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    said = folder / "said.txt"
+    with said.open("wb") as out:
+        script = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, process_group=0)
+    try:
+        code = script.wait(TIMEOUT_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(script.pid, signal.SIGKILL)
+    assert code == 0, f"{arguments}: exit code {code}\n{said.read_text('utf-8')}"
 
 
 def run_block(block: Block, number: int, folder: Path) -> None:
@@ -83,6 +96,23 @@ def run_block(block: Block, number: int, folder: Path) -> None:
             pass
 
 
+@pytest.mark.parametrize("page", FOR_USERS, ids=name_of)
+def test_what_the_examples_of_a_page_import_is_installed(page: Path) -> None:
+    written = {Path(block.argument).stem for block in blocks(page) if block.argument.endswith(".py")}
+    for block in blocks(page):
+        missing = {name for name in imports(block) - written if find_spec(name) is None}
+        assert not missing, f"a `python` block of {name_of(page)} imports {sorted(missing)}: show it as `py`"
+
+
+def imports(block: Block) -> set[str]:
+    """The packages that a `python` block imports."""
+    nodes = [*ast.walk(ast.parse(block.text))] if block.language == "python" else []
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("page", FOR_USERS, ids=name_of)
 def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page)):

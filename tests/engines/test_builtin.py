@@ -148,7 +148,7 @@ def assert_same_bits(model: NumpyModel, *, num_companies: int, seed: int) -> Non
         assert logits.tobytes() == alone[which][end - 1].tobytes(), (trial, which, end)
 
 
-@pytest.mark.parametrize("num_companies", [200, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_companies", [200, pytest.param(1000, marks=pytest.mark.endurance)])
 def test_logits_have_the_same_bits_in_random_companies(shipped_shape_folder: Path, num_companies: int):
     assert_same_bits(NumpyModel(shipped_shape_folder, num_slots=16), num_companies=num_companies, seed=2)
 

@@ -78,6 +78,7 @@ def num_answers(said: list[Any]) -> int:
     return sum(isinstance(one, Generation) for one in said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2, 8, 64, 512])
 @pytest.mark.parametrize("reason", ["disconnected", "engine_silent", "unreachable"])
 @pytest.mark.parametrize("kind", [Server, Looked])

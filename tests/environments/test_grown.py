@@ -46,7 +46,19 @@ def every_step(rollout: Any) -> list[ToolCall]:
     ]
 
 
-@pytest.mark.parametrize("preset", ["arpo", "chains", "offline", "tree_grpo", "treerl", "treepo", "at2po", "spo"])
+@pytest.mark.parametrize(
+    "preset",
+    [
+        "arpo",
+        "chains",
+        "offline",
+        "tree_grpo",
+        "treerl",
+        "treepo",
+        "at2po",
+        pytest.param("spo", marks=pytest.mark.slow),
+    ],
+)
 def test_every_state_is_that_of_its_path(preset: str) -> None:
     """A fresh walk with the recorded seeds stands where each branch says."""
     rollout = grown(Walking(), preset)

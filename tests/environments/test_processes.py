@@ -261,6 +261,7 @@ def test_an_environment_is_equal_to_its_pickle():
     assert pickle.loads(pickle.dumps(environment)) == environment
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["arpo", "offline", "mcts"])
 def test_a_run_in_processes_gives_the_same_trees_as_in_threads(preset: str):
     def grown(**options: Any) -> list[Any]:

@@ -81,6 +81,7 @@ def test_repositories_are_small_packages_with_one_or_two_bugs():
     assert {len(each.bugs) for each in repositories("train", 20, 3, num_bugs=2)} == {2}
 
 
+@pytest.mark.slow
 def test_every_bug_is_planted_and_leaves_the_docstring():
     planted = {(bug.function, bug.wrong) for each in repositories("train", 1500, 0) for bug in each.bugs}
     for function in FUNCTIONS:
@@ -153,6 +154,7 @@ async def scored(problem: Problem, commands: Sequence[str], **options: Any) -> V
         return verdict
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_repair_scores_1_and_none_scores_less(seed: int):
@@ -277,19 +279,19 @@ def idle(turn: ScriptedTurn) -> str:
 def grown(script: Any, preset: str, num_problems: int = PROBLEMS) -> Any:
     problems = [problem for problem, _ in known().values()][:num_problems]
     options: dict[str, Any] = {"seed": SEED, "growth.max_response_tokens": 6000, "max_failed_share": 0.0}
-    return ramify.rollout_sync(
-        problems, task=EnvironmentTask(CodeRepair()), preset=preset, engine=Scripted(script), **options
-    )
+    task = EnvironmentTask(CodeRepair(shell={"timeout_s": 100.0}))  # of a machine with other work
+    return ramify.rollout_sync(problems, task=task, preset=preset, engine=Scripted(script), **options)
 
 
 def leaves(rollout: Any) -> list[tuple[Tree, int]]:
     return [(tree, leaf) for tree in rollout.trees for leaf in tree.leaves()]
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 @pytest.mark.parametrize("preset", ["chains", "arpo", "offline"])
 def test_siblings_repair_apart_and_get_what_they_earned(preset: str):
-    rollout = grown(agent, preset)
+    rollout = grown(agent, preset, 1 if preset == "arpo" else PROBLEMS)
     rewards: set[float | None] = set()
     for tree, leaf in leaves(rollout):
         calls = tree.branch(leaf).tool_calls
@@ -306,19 +308,22 @@ def test_siblings_repair_apart_and_get_what_they_earned(preset: str):
     assert rewards == {0.0, 1.0}
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 @pytest.mark.parametrize("preset", ["chains", "arpo", "offline"])
 def test_an_agent_that_does_nothing_gets_0(preset: str):
     assert {tree.reward(leaf) for tree, leaf in leaves(grown(idle, preset, 1))} == {0.0}
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_no_text_of_a_tree_holds_a_hidden_test():
-    for tree in grown(agent, "arpo").trees:
+    for tree in grown(agent, "arpo", 1).trees:
         texts = [tree.codec.decode(s.ids) for node in range(len(tree)) for s in tree.segments(node)]
         assert texts and not any("hidden_" in text or "CASES" in text for text in texts)
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_it_keeps_the_contract_of_environments():
     check_environment(CodeRepair, num_turns=4)

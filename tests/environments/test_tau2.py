@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     from tau2.data_model.tasks import Task
     from tau2.registry import registry
 
-from tests.environments.cut_runs import resumed_at_cuts
+from tests.environments.cut_runs import resumed_at_cuts, tenths
 from tests.environments.tau2_loop import DONE, HELLO, TASKS, grown_chains, is_over, own_run, talking
 
 import ramify
@@ -410,7 +410,7 @@ def test_a_saved_run_is_resumed_with_the_customer_s_replies(tmp_path: Path) -> N
     begin(config, tmp_path / "whole")
     whole = Saved.open(tmp_path / "whole").tree(0)
     assert whole is not None and of_user(whole) and not list(tree_faults(whole))
-    for again in resumed_at_cuts(tmp_path / "whole", (3, 6, 9)):
+    for again in resumed_at_cuts(tmp_path / "whole", tenths(tmp_path / "whole", (3, 6, 9))):
         assert of_user(again) and not list(tree_faults(again))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import pytest
-from tests.environments.cut_runs import resumed_at_cuts
+from tests.environments.cut_runs import record_ends, resumed_at_cuts, tenths
 from tests.environments.test_grown import SETTINGS, every_step
 
 import ramify
@@ -21,7 +21,7 @@ from ramify.core.segment import Segment, Usage, token_array
 from ramify.core.tool import Branching
 from ramify.core.tree import Step
 from ramify.environments.task import EnvironmentTask
-from ramify.runner.folder import begin, resume
+from ramify.runner.folder import begin
 from ramify.runner.saved import Saved
 from ramify.runner.work import Path, Work
 from ramify.store.check import tree_faults
@@ -155,6 +155,7 @@ from tests.environments.test_user import Shop
 """
 
 
+@pytest.mark.slow
 def test_a_saved_run_is_read_and_resumed_with_its_users(tmp_path: FilePath) -> None:
     (tmp_path / "shop.py").write_text(SHOP)
     config = ramify.config.configure.resolve(
@@ -164,13 +165,8 @@ def test_a_saved_run_is_read_and_resumed_with_its_users(tmp_path: FilePath) -> N
     begin(config, tmp_path / "run")
     whole = Saved.open(tmp_path / "run").tree(0)
     assert whole is not None and of_user(whole) and not list(tree_faults(whole))
-    journal = max((tmp_path / "run" / "journal").iterdir(), key=lambda path: path.stat().st_size)
-    data = journal.read_bytes()
-    journal.write_bytes(data[: len(data) * 2 // 3])
-    resume(tmp_path / "run", is_trusted=True)
-    again = Saved.open(tmp_path / "run").tree(0)
-    assert again is not None and len(again) == len(whole)
-    assert [again.branch(leaf).text for leaf in again.leaves()] == [whole.branch(leaf).text for leaf in whole.leaves()]
+    cuts = list(record_ends(tmp_path / "run"))[1:-1]
+    assert len(resumed_at_cuts(tmp_path / "run", cuts)) > 20
 
 
 BROKEN = """
@@ -197,18 +193,16 @@ def test_a_run_whose_user_failed_resumes_to_the_same_trees(tmp_path: FilePath) -
     begin(config, tmp_path / "whole")
     whole = Saved.open(tmp_path / "whole").tree(0)
     assert whole is not None and {whole.stop(node) for node in of_user(whole)} == {"engine_error"}
-    assert len(resumed_at_cuts(tmp_path / "whole", range(2, 10))) == 8
+    assert len(resumed_at_cuts(tmp_path / "whole", tenths(tmp_path / "whole", range(2, 10)))) == 8
 
 
 def test_a_step_that_ends_early_bills_what_its_user_said() -> None:
-    """A cancelled or failed step is reported like any other: before the replies of its user."""
-    tree, told = bare_tree(seed=1), list[Step]()
-    work = Work("0", Grow(0), tree.follow(0), tree.branch(0), (), Spend(decode=9), frozenset({"decode"}), told.append)
+    tree = bare_tree(seed=1)
+    work = Work("0", Grow(0), tree.follow(0), tree.branch(0), (), Spend(decode=9), frozenset({"decode"}), print)
     path = Path.begin(work)
     said = Segment("sampled", token_array([1, 2, 3]), usage=Usage(num_calls=1, num_billed=3))
     path.asides.append(Step((said,), "answer", "user", "quotes", "user"))
-    path.report(Step((), "cancelled"))
-    assert [step.role for step in told] == ["policy", "user"]
+    path.add(Step((), "cancelled", asides=path.taken_asides()))
     assert path.left("decode") == 6 and path.asides == []
 
 

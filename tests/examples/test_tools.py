@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -22,6 +24,7 @@ def test_a_function_is_a_tool():
     assert right == 'ok: {"amount": 42} -> {"mile": 26.1}'
 
 
+@pytest.mark.slow
 def test_every_branch_has_an_mcp_server_of_its_own():
     lines = said("mcp_tool.py").splitlines()
     assert len(lines) == 2

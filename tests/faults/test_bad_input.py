@@ -453,6 +453,7 @@ def test_a_strategy_that_breaks_its_contract_ends_its_trees_and_keeps_what_they_
     assert (again.decode_tokens, again.mean_reward) == (report.decode_tokens, report.mean_reward)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Raises", "AsksNothing", "AsksForeignCommands"])
 def test_a_run_killed_around_such_a_fault_comes_to_the_same_end(tmp_path: Path, name: str) -> None:
     config = replace(config_of(tmp_path, name), prompts=1)
@@ -578,6 +579,7 @@ except StoreError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_run_whose_files_may_not_grow_stops_and_goes_on_to_the_same_rows(tmp_path: Path) -> None:
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, resource.RLIM_INFINITY))
@@ -606,6 +608,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_times", "most_s"), [(1, 5.0), (2, 3.0)])
 def test_an_interrupt_ends_a_run_in_time_whatever_its_tools_do(tmp_path: Path, num_times: int, most_s: float) -> None:
     with child(INTERRUPTED, tmp_path) as process:

@@ -25,7 +25,7 @@ from ramify.testing.clock import run_virtual
 from ramify.testing.scripted import Scripted
 from ramify.testing.scripts import ScriptedTurn
 
-NUM_TREES = 500
+NUM_TREES = [pytest.param(200, marks=pytest.mark.slow), pytest.param(500, marks=pytest.mark.endurance)]
 NUM_TREES_CUT = 60
 """Of runs that are cut off, each of which is grown five times."""
 NUM_SERVERS = 4
@@ -108,23 +108,23 @@ def calm(preset: str, seed: int, num_trees: int) -> Grown:
     return run_virtual(grown(config(preset, seed, num_trees), task=task, engine=engine, problems=problems))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("num_trees", NUM_TREES)
 @pytest.mark.parametrize(("preset", "seed"), [("chains", 1), ("offline", 1), ("arpo", 1), ("aepo", 2)])
-def test_a_run_in_which_a_twentieth_of_everything_fails_is_sound(preset: str, seed: int) -> None:
+def test_a_run_in_which_a_twentieth_of_everything_fails_is_sound(preset: str, seed: int, num_trees: int) -> None:
     print(f"preset {preset}, seed {seed}")  # noqa: T201 - what to repeat a failure with
     chaos = Chaos(seed)
-    (found, weather), quiet = in_chaos(preset, chaos, NUM_TREES), calm(preset, seed, NUM_TREES)
+    (found, weather), quiet = in_chaos(preset, chaos, num_trees), calm(preset, seed, num_trees)
     assert [*faults(found)] == []
     assert [*faults(quiet)] == []
     assert found.stops["engine_error"] > 0
     assert weather.seen.keys() == {*TROUBLES}
     assert all(stats.num_failed for stats in weather.replicas.stats)
 
-    assert 0.1 * NUM_TREES < len(chaos.problems) < NUM_TREES
+    assert 0.1 * num_trees < len(chaos.problems) < num_trees
     for uid in found.trees.keys() - chaos.problems:
         assert shape(found.trees[uid]) == shape(quiet.trees[uid]), f"{uid} was not struck and differs"
     pairs = [*common(found, quiet, has_struck=chaos.has_struck)]
-    assert len(pairs) > NUM_TREES
+    assert len(pairs) > num_trees
     assert [pair for pair in pairs if not pair[0].is_like(pair[1])] == []
 
 

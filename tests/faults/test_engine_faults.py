@@ -323,9 +323,11 @@ async def test_whatever_is_answered_first_the_rows_are_the_same_bytes() -> None:
     assert len({await shuffled(seed) for seed in range(8)}) == 1
 
 
-@pytest.mark.slow
-async def test_whatever_is_answered_first_the_rows_are_the_same_bytes_a_hundred_times() -> None:
-    assert len({await shuffled(seed) for seed in range(100)}) == 1
+@pytest.mark.parametrize(
+    "times", [pytest.param(20, marks=pytest.mark.slow), pytest.param(100, marks=pytest.mark.endurance)]
+)
+async def test_whatever_is_answered_first_the_rows_are_the_same_bytes_again_and_again(times: int) -> None:
+    assert len({await shuffled(seed) for seed in range(times)}) == 1
 
 
 @pytest.mark.parametrize("seed", range(3))

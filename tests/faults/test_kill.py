@@ -17,6 +17,10 @@ from ramify.runner.folder import begin, resume
 from ramify.runner.saved import Saved
 
 PRESETS = ("chains", "offline", "arpo")
+STRIDES = pytest.mark.parametrize(
+    "stride", [pytest.param(7, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.endurance)]
+)
+"""How far apart the places are. Every single one is for before a release."""
 
 
 def config(preset: str, **flags: Any) -> RunConfig:
@@ -94,9 +98,11 @@ def test_coins_fall_the_same_way_in_a_run_that_is_resumed(folder: Path, preset: 
     assert all(row.is_unbiased for row in rows if "budget" not in " ".join(row.reasons))
 
 
-@pytest.mark.slow
+@STRIDES
 @pytest.mark.parametrize(("preset", "prompts"), [("chains", 12), ("offline", 14), ("arpo", 6)])
-def test_every_record_of_a_run_of_200_is_a_safe_place_to_die(folder: Path, preset: str, prompts: int) -> None:
+def test_every_record_of_a_run_of_200_is_a_safe_place_to_die(
+    folder: Path, preset: str, prompts: int, stride: int
+) -> None:
     wanted = config(preset, prompts=prompts)
     begin(wanted, folder / "whole")
     expected, number = exported(folder / "whole"), 1
@@ -104,18 +110,18 @@ def test_every_record_of_a_run_of_200_is_a_safe_place_to_die(folder: Path, prese
         resume(folder / "killed")
         assert exported(folder / "killed") == expected, f"killed after {number} records"
         shutil.rmtree(folder / "killed")
-        number += 1
+        number += stride
     assert number >= 200
 
 
-@pytest.mark.slow
-def test_a_cut_at_every_byte_of_the_last_two_records_is_resumed(folder: Path) -> None:
+@STRIDES
+def test_a_cut_at_every_byte_of_the_last_two_records_is_resumed(folder: Path, stride: int) -> None:
     begin(config("offline"), folder / "whole")
     expected = exported(folder / "whole")
     assert killed(config("offline"), folder / "killed", after=60)
     data = journal(folder / "killed").read_bytes()
     last_two = data.rstrip(b"\n").rsplit(b"\n", 2)
-    for length in range(len(last_two[0]) + 1, len(data)):
+    for length in range(len(last_two[0]) + 1, len(data), stride):
         again = folder / "again"
         shutil.copytree(folder / "killed", again)
         journal(again).write_bytes(data[:length])

@@ -28,7 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.covers("S0.2", "S0.3")
-@pytest.mark.parametrize("num_turns", [500, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_turns", [200, pytest.param(2000, marks=pytest.mark.slow)])
 def test_no_id_differs_over_many_turns_of_every_kind(
     bench: ModuleType, capsys: pytest.CaptureFixture[str], num_turns: int
 ) -> None:

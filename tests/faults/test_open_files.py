@@ -31,6 +31,7 @@ def rolled_out(num_files: int, out: Path, *flags: str) -> "subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_files", [12, 40])
 def test_a_run_with_few_open_files_sends_fewer_requests_and_loses_no_path(tmp_path: Path, num_files: int) -> None:
     def slow(body: object) -> Said:

@@ -18,6 +18,9 @@ from tests.service.trainer import TREES, Source, arguments, flat
 
 from ramify.core.errors import ConfigError, ContractError, ExportError
 from ramify.engines.builtin import FOLDER
+from ramify.integrations.background_loop import background_loop, run_in_background
+from ramify.integrations.evaluation import EvalSampling, evaluation_config
+from ramify.integrations.prompts import question_of
 from ramify.integrations.slime import (
     advantages,
     convert_samples_to_train_data,
@@ -25,12 +28,10 @@ from ramify.integrations.slime import (
     post_process_rewards,
 )
 from ramify.integrations.slime.args import SlimeArgs, loaded
-from ramify.integrations.slime.background_loop import background_loop, run_in_background
 from ramify.integrations.slime.batch import GroupsFailed, drawn_batch
-from ramify.integrations.slime.config import EvalSampling, evaluation_config, training_config
+from ramify.integrations.slime.config import training_config
 from ramify.integrations.slime.metrics import batch_metrics
 from ramify.integrations.slime.runs import close_runs
-from ramify.integrations.slime.samples import question_of
 from ramify.rows import rows_of
 from ramify.rows.sample import Sample, SampleStatus
 from ramify.rows.slime import samples, train_data

@@ -28,6 +28,7 @@ async def values(gold: Any, *answers: str) -> list[float | None]:
         await judge.close()
 
 
+@pytest.mark.slow
 async def test_answers_that_are_worth_the_same_are_the_same():
     assert await values("1/2", "0.5", r"\frac{1}{2}", r"$\frac12$", "50%", "2", "") == [1, 1, 1, 1, 0, 0]
     assert await values(r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt{2}}", "1/2") == [1, 0]

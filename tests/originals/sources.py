@@ -7,6 +7,7 @@ with a sentence that says which variable to set.
 import importlib
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,19 +64,31 @@ class _Anything:
 @contextmanager
 def imports(folder: Path, *, absent: tuple[str, ...]) -> Iterator[Any]:
     """`importlib.import_module` with `folder` on the path, and with `absent` modules that need not be installed. An
-    absent package of `folder` itself has its modules, but its `__init__` is not run. What was imported is forgotten
-    afterwards, and nothing is written beside it."""
+    absent package of `folder` itself has its modules, but its `__init__` is not run. Afterwards its modules and the
+    absent ones are forgotten, and nothing is written beside them. Libraries stay: torch cannot be imported twice."""
     before, writes_nothing = dict(sys.modules), sys.dont_write_bytecode
     sys.dont_write_bytecode = True
     sys.path.insert(0, str(folder))
     for name in absent:
         sys.modules[name] = _Absent(name)
         sys.modules[name].__path__ = [str(folder.joinpath(*name.split(".")))]
+        parent, _, child = name.rpartition(".")
+        if parent in absent:
+            setattr(sys.modules[parent], child, sys.modules[name])
     try:
         yield importlib.import_module
     finally:
         sys.path.remove(str(folder))
         sys.dont_write_bytecode = writes_nothing
+        packages = {name.partition(".")[0] for name in absent}
         for name in set(sys.modules) - set(before):
-            del sys.modules[name]
+            if name.partition(".")[0] in packages or not _is_library(sys.modules[name]):
+                del sys.modules[name]
         sys.modules.update(before)
+
+
+def _is_library(module: ModuleType) -> bool:
+    """Whether a module is installed, or of Python itself."""
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    known = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return not any(places) or any(place.startswith(tuple(known)) for place in places if place)

@@ -17,6 +17,7 @@ def tree(parent: list[int], level: list[int], reward: list[float], given_up: lis
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [EARLY, LATE])
 @pytest.mark.parametrize("children", [(4, 2, 2, 2), (4, 1.5, 1.5, 1.5), (2, 3, 1, 2.5)])
 def test_variances_and_costs_of_levels_are_unbiased(world: World, children: tuple[float, ...]):

@@ -22,6 +22,7 @@ def planned(
     return plan(pilot, budget=budget, aim=aim, rng=np.random.default_rng(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aim", ["gradient", "coverage"])
 def test_where_the_first_steps_decide_nobody_forks_and_the_dead_are_pruned(aim: Aim):
     made = planned(EARLY, aim=aim)
@@ -32,6 +33,7 @@ def test_where_the_first_steps_decide_nobody_forks_and_the_dead_are_pruned(aim: 
     assert made.pruning.gain.low > 0 and made.gain.value > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aim", ["gradient", "coverage"])
 def test_where_the_last_step_decides_paths_fork_before_it(aim: Aim):
     made = planned(LATE, aim=aim)
@@ -69,6 +71,7 @@ def test_the_same_return_on_every_path_leaves_nothing_to_plan(aim: Aim):
     assert not made.shape.is_forked
 
 
+@pytest.mark.slow
 def test_a_shape_costs_what_the_budget_pays_for():
     for budget in (60, 100, 400):
         made = planned(LATE, budget=budget)
@@ -78,6 +81,7 @@ def test_a_shape_costs_what_the_budget_pays_for():
     assert planned(LATE, budget=10).shape == Shape((2.0,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [EARLY, LATE])
 def test_the_interval_of_a_plans_cost_holds_what_its_trees_cost(world: World):
     uneven = replace(world, chances=(0.6, 0.6))
@@ -93,10 +97,12 @@ def test_the_interval_of_a_plans_cost_holds_what_its_trees_cost(world: World):
     assert missed <= 1
 
 
+@pytest.mark.slow
 def test_the_same_pilot_gives_the_same_plan():
     assert planned(EARLY, aim="coverage") == planned(EARLY, aim="coverage")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [EARLY, LATE])
 @pytest.mark.parametrize("children", [(6,), (2, 1, 1, 4), (2.5, 1, 2)])
 def test_coverage_is_predicted_from_the_levels(world: World, children: tuple[float, ...]):
@@ -107,18 +113,21 @@ def test_coverage_is_predicted_from_the_levels(world: World, children: tuple[flo
     assert coverage(Successes.of(found), shape, budget) == pytest.approx(world.solved(children, 2000, seed=9), abs=0.05)
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_gain_holds_the_error_of_the_model():
     made = planned(LATE, aim="coverage", num_problems=600)
     assert made.shape.is_forked
     assert made.gain.high - made.gain.low >= 2 * 1.9 * MODEL_ERROR
 
 
+@pytest.mark.slow
 def test_a_large_pilot_gives_the_same_advice_again_and_a_small_one_does_not():
     assert planned(EARLY, num_problems=400).num_agreeing == NUM_AGAIN
     small = [planned(LATE, num_problems=6, seed=seed).num_agreeing for seed in range(6)]
     assert min(small) < NUM_AGAIN
 
 
+@pytest.mark.slow
 def test_pruning_pays_for_tokens_that_only_add_noise():
     """By tokens: a token's squared coefficient, of chains against the mean of their problem."""
     made = planned(EARLY, num_problems=400)

@@ -13,7 +13,7 @@ from tests.credit.trees import ask, bare, end, fork, give, nested, step, wild
 from ramify.core.errors import ExportError
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.rows import Row, arrays, jsonl, parquet, rows_of
-from ramify.rows.records import SCHEMA_VERSION, record, shortest
+from ramify.rows.records import SCHEMA_VERSION, decimals, record
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "concepts" / "rows.md"
 
@@ -83,7 +83,7 @@ def test_rows_are_streamed(tmp_path: Path) -> None:
 
 def test_floats_are_the_shortest_that_come_back() -> None:
     values = np.array([-0.1, np.nan, -1e-5, -16.25], np.float32)
-    assert shortest(values) == [-0.1, None, -1e-05, -16.25]
+    assert decimals(values) == [-0.1, None, -1e-05, -16.25]
 
 
 @pytest.mark.parametrize("text", ["<|im_end|>", "\u2028\n\r", "\udc80", "é漢"])

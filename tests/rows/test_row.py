@@ -215,6 +215,17 @@ def test_policy_versions_go_along() -> None:
     )
     (row,) = rows_of(growth.tree)
     assert row.versions.tolist() == [-1, -1, -1, -1, 3, 4]
+    assert row.reasons == ("several policy versions sampled its tree: 3, 4",)
+
+
+@pytest.mark.parametrize("reward", [float("inf"), float("nan")])
+def test_a_reward_that_is_not_finite_makes_no_row(reward: float) -> None:
+    growth = bare()
+    fork(growth, ROOT, [end("x", reward)], [end("y", 1.0)])
+    with pytest.raises(ExportError, match=f"its reward is {reward}: name a leaf judge"):
+        rows_of(growth.tree)
+    (row,) = rows_of(growth.tree, unjudged="drop")
+    assert any(f"its reward is {reward}" in reason for reason in row.reasons)
 
 
 def test_text_only_codecs_make_no_token_rows() -> None:

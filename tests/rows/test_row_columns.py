@@ -15,6 +15,7 @@ import pytest
 from tests.credit.trees import SOURCE, bare, end, fork, step
 
 from ramify import plugins
+from ramify.core.codec import ByteCodec
 from ramify.core.segment import ToolCall
 from ramify.core.tree import ROOT
 from ramify.rows import Row, RowSpan, rows_of
@@ -52,6 +53,11 @@ COLUMNS: Final[Mapping[str, Mapping[str, str]]] = {
         **BESIDE, "uid": "uid", "ids": "input_ids", "weights": "response_mask", "advantages": "rm_scores",
         "logprobs": "rollout_log_probs", "spans": "__num_turns__", "public": "data_source",
     },
+    "verifiers": {
+        **dict.fromkeys(IN_ABOUT, "info.ramify"),
+        **dict.fromkeys(("ids", "weights", "advantages", "logprobs", "spans"), "nodes"),
+        "uid": "task.key", "public": "task.data.public",
+    },
     "slime": {
         **{name: f"metadata.ramify.{name}" for name in (*IN_ABOUT, "uid")}, "ids": "tokens", "weights": "loss_mask",
         "advantages": "train_metadata.advantages", "logprobs": "rollout_log_probs", "spans": "weight_versions",
@@ -68,7 +74,10 @@ LEAF_ID: Final = "not canonical: equal trees would give different files"
 ENTROPIES: Final = "only `entropy_scaled` reads them, before the export; the journal keeps the measure"
 CODEC: Final = "rows of two codecs are refused instead; the trainer has the tokenizer"
 NUMBERS: Final = "the format holds what enters the loss, and this does not"
-EVERYWHERE: Final = {"leaf_id": LEAF_ID, "entropies": ENTROPIES}
+SCALE: Final = (
+    "exports read it to refuse several scales; a run that divides each tree by its own number says it in reasons"
+)
+EVERYWHERE: Final = {"leaf_id": LEAF_ID, "entropies": ENTROPIES, "normaliser_of": SCALE}
 ABSENT: Final[Mapping[str, Mapping[str, str]]] = {
     "record": EVERYWHERE,
     "jsonl": EVERYWHERE,
@@ -85,6 +94,7 @@ ABSENT: Final[Mapping[str, Mapping[str, str]]] = {
         "logprobs": "Search-R1 computes old logprobs again",
     },
     "verl": {**EVERYWHERE, **dict.fromkeys(("codec", "codec_sha256"), CODEC)},
+    "verifiers": {**EVERYWHERE, **dict.fromkeys(("codec", "codec_sha256"), CODEC)},
     "slime": {**EVERYWHERE, **dict.fromkeys(("codec", "codec_sha256"), CODEC)},
     "slime_train": {
         **EVERYWHERE,
@@ -93,6 +103,17 @@ ABSENT: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 """Export -> field -> why no column carries it."""
+
+
+class CodecOf(ByteCodec):
+    """Bytes, under the hash of a row."""
+
+    def __init__(self, row: Row) -> None:
+        object.__setattr__(self, "_row", row)
+
+    @property
+    def sha256(self) -> str:
+        return self._row.codec_sha256  # type: ignore[attr-defined]
 
 
 def row() -> Row:
@@ -117,7 +138,8 @@ def changed(made: Row) -> dict[str, Row]:
         "advantages": made.advantages + 0.25, "logprobs": made.logprobs - 0.5,
         "entropies": np.ones(len(made), np.float32), "spans": spans, "reward": 0.75, "parts": {"part": 0.125},
         "is_oracle": True, "stop": "length", "credit": "leaf_grpo", "reasons": ("why",), "policy": "fraction",
-        "normaliser": 3.0, "codec": "other", "codec_sha256": "0" * 64, "public": {"data_source": "words"},
+        "normaliser": 3.0, "normaliser_of": "run", "codec": "other", "codec_sha256": "0" * 64,
+        "public": {"data_source": "words"},
     }  # fmt: skip
     assert set(other) == FIELDS, "give the new field of Row another value here"
     return {name: replace(made, **{name: value}) for name, value in other.items()}
@@ -138,9 +160,10 @@ def columns(export: str, made: Row, folder: Path) -> dict[str, str]:
     if export == "record":
         return {name: repr(value) for name, value in flat(record(made)).items()}
     path = folder / {"parquet": "rows.parquet"}.get(export, "rows.npz")
-    if export in ("jsonl", "slime", "slime_train"):
+    if export in ("jsonl", "slime", "slime_train", "verifiers"):
         path = path.with_suffix(".jsonl")
-    plugins.find("export", export)([made], path, force=True)
+    own = {"codec": CodecOf(made)} if export == "verifiers" else {}
+    plugins.find("export", export)([made], path, force=True, **own)
     found: dict[str, Any] = {}
     if path.suffix == ".npz":
         with np.load(path) as arrays:

@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from ramify.rows import rows_of
 from ramify.rows.sample import Sample
 from ramify.rows.sft import examples
 from ramify.rows.slime import (
+    even_sums,
     normalised,
     read,
     samples,
@@ -92,6 +94,23 @@ def test_leaves_are_rollouts_of_their_own_or_a_tree_is_one() -> None:
     data = train_data(samples(rows, rollouts="tree"))
     assert data["rollout_mask_sums"] == [11] * 5 + [7] * 2
     assert train_data(samples(rows))["rollout_mask_sums"] == [sum(mask) for mask in data["loss_masks"]]
+
+
+def test_a_file_of_training_data_weighs_every_token_alike(tmp_path: Path) -> None:
+    rows = rows_of(nested())
+    num_tokens = sum(int((row.weights > 0).sum()) for row in rows)
+
+    def sums(**options: Any) -> list[float]:
+        write_train_data(rows, tmp_path / "data.jsonl", force=True, **options)
+        return [
+            json.loads(line)["rollout_mask_sums"] for line in (tmp_path / "data.jsonl").read_text("utf-8").splitlines()
+        ]
+
+    own = [int((row.weights > 0).sum()) for row in rows]
+    assert len(set(own)) > 1
+    assert sums() == [num_tokens / len(rows)] * len(rows)
+    assert sums(rollouts="tree") == [num_tokens] * len(rows)
+    assert sums(mean="rollouts") == sums(credit_by="trainer") == own
 
 
 def test_versions_are_listed_as_they_change() -> None:
@@ -191,6 +210,7 @@ def test_files_hold_a_sample_or_a_samples_share_a_line(tmp_path: Path) -> None:
         read(tmp_path / "other.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text("utf-8").splitlines()]
     data = train_data(samples(rows))
+    data["rollout_mask_sums"] = even_sums(data)
     assert {name: [line[name] for line in lines] for name in data} == data
 
 

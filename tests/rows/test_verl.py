@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.credit.trees import bare, end, fork, nested
+from tests.credit.trees import bare, end, fork, nested, sampled
 from tests.rows.batches import SEEDS, batch_of, chains
 
 from ramify.core.errors import ExportError
@@ -68,12 +68,29 @@ def test_masks_and_scores_are_within_attention(seeds: list[int]) -> None:
     assert set(np.unique(tensors["response_mask"])) <= {0, 1}
 
 
-def test_logprobs_are_there_for_all_or_for_none() -> None:
+def test_logprobs_are_there_for_all_or_for_none(caplog: pytest.LogCaptureFixture) -> None:
     growth = bare()
     silent = Step((Segment("sampled", token_array([5])),), stop="answer", scores=end("", 0.0).scores)
     fork(growth, ROOT, [end("a", 1.0)], [silent])
     assert "rollout_log_probs" in batch(rows_of(chains(1.0, 0.0))).tensors
-    assert "rollout_log_probs" not in batch(rows_of(growth.tree)).tensors
+    made = batch(rows_of(growth.tree))
+    assert "rollout_log_probs" not in made.tensors
+    assert caplog.messages == [
+        "1 of 2 rows have trained tokens without logprobs: rollout_log_probs is left out for all rows"
+    ]
+    assert [about["has_logprobs"] for about in made.non_tensors["ramify"]] == [True, False]
+
+
+def test_stale_and_long_rows_can_be_told() -> None:
+    growth = bare()
+    segments = (sampled("a", version=3), sampled("b", version=4))
+    fork(growth, ROOT, [Step(segments, stop="answer", scores=end("", 1.0).scores)], [end("c", 0.0)])
+    made = batch(rows_of(growth.tree))
+    assert [about["versions"] for about in made.non_tensors["ramify"]] == [[3, 4], []]
+    assert [about["num_tokens"] for about in made.non_tensors["ramify"]] == made.tensors["attention_mask"].sum(
+        1
+    ).tolist()
+    assert made.tensors["versions"].tolist() == [[3, 4], [-1, -1]]
 
 
 @given(SEEDS)

@@ -488,7 +488,7 @@ def test_rows_of_a_tree_whose_strategy_broke_say_that_they_are_not_exact() -> No
 
     result = grown(Breaks)
     assert result.report.failed_trees == 1
-    assert [row.reasons for row in result.rows()] == [("growing ended before the strategy was done",)] * 2
+    assert [row.reasons[0] for row in result.rows()] == ["growing ended before the strategy was done"] * 2
 
 
 class Aged:
@@ -506,4 +506,4 @@ class Aged:
 
 async def test_the_old_name_of_a_post_hoc_reason_is_read_for_one_version():
     done = await rollout(prompts=1, strategy=Aged, engine=Scripted())
-    assert done.post_hoc_reasons == ("it is said so",)
+    assert done.traits.post_hoc_reasons == ("it is said so",)

@@ -45,6 +45,7 @@ def test_two_rounds_are_refused() -> None:
         grown("tree_grpo", *PRESETS["tree_grpo"], "strategy.options.num_rounds=2").rows()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_auto_takes_a_published_credit_and_an_exact_one_by_name_is_refused(preset: str) -> None:
     assert {(row.credit, row.is_unbiased) for row in grown(preset, "credit=auto").rows()} == {("leaf_grpo", False)}

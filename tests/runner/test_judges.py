@@ -202,6 +202,7 @@ def judged_run(folder: Path) -> RunConfig:
     ).config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [5, 9, 12, 20, 33, 47, 60, 75, 88, 100])
 def test_no_reply_that_a_killed_run_had_paid_for_is_asked_for_again(tmp_path: Path, after: int) -> None:
     config, calls = judged_run(tmp_path), tmp_path / "calls"

@@ -56,8 +56,9 @@ def test_a_run_is_read_without_its_parts_as_with_them(preset: str, tmp_path: Pat
     look, trusted = Saved.open(str(tmp_path / "run")), Saved.trusted(str(tmp_path / "run"))
     assert look.config == trusted.config
     assert look.rules == trusted.rules
-    assert look.post_hoc_reasons == trusted.post_hoc_reasons
-    assert (look.post_hoc is None) == (trusted.post_hoc is None)
+    assert look.traits.planned_leaves == trusted.traits.planned_leaves
+    assert look.traits.post_hoc_reasons == trusted.traits.post_hoc_reasons
+    assert (look.traits.post_hoc is None) == (trusted.traits.post_hoc is None)
     assert [seen(tree) for tree in look.trees()] == [seen(tree) for tree in trusted.trees()]
     assert [told(row) for row in look.rows()] == [told(row) for row in trusted.rows()]
     assert list(look.answers()) == list(trusted.answers())

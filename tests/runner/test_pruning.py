@@ -130,6 +130,7 @@ def test_a_learned_value_prunes_countdown_and_its_run_is_whole(
     assert "roulette" in ramify(capsys, "show", tmp_path / "run").out
 
 
+@pytest.mark.slow
 def test_a_plan_is_for_the_rule_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     value = ("judges.process.kind=value", "growth.prune=judged_below", "growth.prune_judge=process")
     settings = [part for setting in (*value, "growth.prune_options.below=0.1") for part in ("--set", setting)]

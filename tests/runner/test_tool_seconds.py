@@ -115,6 +115,7 @@ def serving(kind: type[Slow]) -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S0.5")
 @pytest.mark.parametrize("kind", [Kept, Slow])
 def test_the_seconds_of_a_retriever_are_its_servers(kind: type[Slow]) -> None:

@@ -280,6 +280,19 @@ def test_a_session_that_cannot_be_forked_is_lost_and_rebuilt() -> None:
     run(main())
 
 
+def test_a_state_whose_ancestors_are_all_lost_is_rebuilt_from_the_beginning() -> None:
+    async def main() -> None:
+        tool = Recorder("fork")
+        box = toolbox(tool)
+        calls = await chain(box, "adder", "5", "6", "7", "8")
+        tool.num_lost = 4
+        (call,) = await chain(box, "adder", "1", on=calls)
+        assert (call.result, call.num_retries) == ("27", 1)
+        assert box.metrics()["tools/replayed_calls"] == 4
+
+    run(main())
+
+
 def test_a_released_tree_leaves_no_session_even_where_calls_were_running() -> None:
     async def main() -> None:
         tool = Recorder("fork", act=lambda arguments: asyncio.sleep(5))

@@ -103,12 +103,14 @@ def check_code(found: Rollout) -> None:
     assert statuses["ok"] > 100 and statuses["error"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S2.6", "S4.5", engine="builtin")
 @pytest.mark.parametrize("name", SEARCHES)
 def test_a_search_answers_by_the_built_in_model(name: str) -> None:
     check_answers(once(name))
 
 
+@pytest.mark.slow
 def test_steps_of_code_are_run_by_python_and_searched() -> None:
     found = searched("rstar_mcts", CODE)
     check_answers(found, share_answered=0.5)  # four rollouts need not bring an answer where a step may be no action

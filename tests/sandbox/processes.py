@@ -27,9 +27,9 @@ def group_of(pid: int) -> list[int]:
     """`pid` and all that descends from it."""
     found = [pid]
     for one in found:
-        for path in Path(f"/proc/{one}/task").glob("*/children"):
-            try:
+        try:
+            for path in Path(f"/proc/{one}/task").glob("*/children"):
                 found += map(int, path.read_text().split())
-            except OSError:
-                continue
+        except OSError:  # it has ended since
+            continue
     return found

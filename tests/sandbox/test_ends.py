@@ -55,6 +55,7 @@ def held() -> tuple[int, int, int]:
     return len(living), len([*Path("/proc/self/fd").iterdir()]), len(asyncio.all_tasks())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["killed", "closed"])
 async def test_without_walls_too_neither_a_folder_nor_a_process_stays(way: str, tmp_path: Path) -> None:
     wait = "task" if way == "killed" else "asyncio.sleep(0); task.cancel()"

@@ -27,14 +27,16 @@ def held() -> tuple[int, int]:
     return len([*Path("/proc/self/fd").iterdir()]), len(children)
 
 
-@pytest.mark.slow
-async def test_ten_thousand_steps_with_faults_leave_nothing() -> None:
+@pytest.mark.parametrize(
+    "num_steps", [pytest.param(2_000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.endurance)]
+)
+async def test_thousands_of_steps_with_faults_leave_nothing(num_steps: int) -> None:
     rng = random.Random(SEED)
     before = held()
     tool = Python(preload=(), max_nodes=64)
     sessions: list[tuple[Session, int]] = [(await tool.open(Problem("p", "q")), 0)]
     most = 0
-    for number in range(10_000):
+    for number in range(num_steps):
         session, count = sessions[rng.randrange(len(sessions))]
         if rng.random() < 0.1:
             status = rng.choice([*FAULTS])

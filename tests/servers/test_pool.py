@@ -244,7 +244,7 @@ async def test_pools_that_share_a_folder_share_no_log(tmp_path: Path):
         assert len(names(tmp_path)) == 3
 
 
-@pytest.mark.parametrize("num", [MAX_LOGS + 1, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num", [MAX_LOGS + 1, pytest.param(200, marks=pytest.mark.endurance)])
 async def test_restarts_leave_neither_files_nor_processes_nor_logs_without_end(
     tmp_path: Path, num: int, begun: Callable[[], list[int]]
 ):

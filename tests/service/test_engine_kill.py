@@ -199,6 +199,7 @@ def test_undisturbed_every_batch_is_of_the_weights_of_its_time(whole: Trained) -
     assert {*whole.steps.values()} == {*whole.handed.values()} == {1}
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.2", "S3.8")
 @pytest.mark.parametrize("after", [37, 38, 90])  # A batch was handed over; weights were loaded; trees grow.
 def test_a_killed_engine_changes_no_batch(tmp_path: Path, whole: Trained, after: int) -> None:
@@ -215,6 +216,7 @@ def test_ahead_of_the_trainer_too_no_tree_is_lost_or_of_other_weights_than_it_sa
     check_ahead(killed(tmp_path, after=60, configured=AHEAD))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.2", "S3.7", "S3.8")
 @pytest.mark.parametrize("count", [1, 2])
 def test_an_engine_that_dies_of_weights_it_loads_has_them_before_it_is_asked(
@@ -252,8 +254,9 @@ def test_an_engine_killed_again_and_again_changes_no_batch(
     assert len(servers.killed) > 3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize(
+    "count", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.endurance)]
+)
 def test_any_record_is_a_safe_place_for_an_engine_to_die(tmp_path: Path, whole: Trained, count: int) -> None:
     num_records = whole.records.total()
     assert num_records > 100

@@ -117,9 +117,11 @@ def test_acknowledged_steps_are_not_grown_again(folder: Path) -> None:
     assert len(ended) == len(set(ended))
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stride", [pytest.param(3, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.endurance)]
+)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_record_is_a_safe_place_to_die(folder: Path, name: str) -> None:
+def test_every_record_is_a_safe_place_to_die(folder: Path, name: str, stride: int) -> None:
     expected = whole(CONFIGS[name], folder / "whole")
     number = 1
     while killed(CONFIGS[name], folder / "killed", after=number):
@@ -131,5 +133,5 @@ def test_every_record_is_a_safe_place_to_die(folder: Path, name: str) -> None:
         else:
             assert diary(folder / "killed") == expected, f"killed after {number} records"
         shutil.rmtree(folder / "killed")
-        number += 1
+        number += stride
     assert number > 80

@@ -271,6 +271,7 @@ def test_partial_trees_go_on_under_new_weights_and_say_so(tmp_path: Path) -> Non
         assert [int(v) for v in sample.weight_versions] == sorted(int(v) for v in sample.weight_versions)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 @pytest.mark.parametrize("rule", ["drop", "mask"])
 def test_tokens_too_far_behind_are_not_trained(tmp_path: Path, rule: str) -> None:

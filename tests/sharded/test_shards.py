@@ -42,6 +42,7 @@ def counts(report: RunReport) -> dict[str, object]:
 # -- the same trees ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.10")
 @pytest.mark.parametrize("num_shards", [1, 3])
 @pytest.mark.parametrize("preset", ["chains", "offline", "arpo", "tree_grpo", "best_of_n"])
@@ -104,6 +105,7 @@ def killed(path: Path, portion: Portion, *, after: int) -> bool:
     return died(lambda: loop.run(grow_shard(path, portion)), after=after)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.10")
 @pytest.mark.parametrize("after", [1, 2, 9, 33, 60])
 def test_a_shard_that_was_killed_goes_on_to_the_same_trees(tmp_path: Path, after: int):
@@ -117,10 +119,12 @@ def test_a_shard_that_was_killed_goes_on_to_the_same_trees(tmp_path: Path, after
     assert report.decode_tokens <= 3001
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "prompts", [pytest.param(2, marks=pytest.mark.slow), pytest.param(7, marks=pytest.mark.endurance)]
+)
 @pytest.mark.parametrize("preset", ["chains", "offline", "arpo"])
-def test_every_record_of_a_shard_is_a_safe_place_to_die(tmp_path: Path, preset: str):
-    settings = config(preset)
+def test_every_record_of_a_shard_is_a_safe_place_to_die(tmp_path: Path, preset: str, prompts: int):
+    settings = config(preset, prompts=prompts)
     begin(settings, tmp_path / "whole")
     expected, after, is_alive = exported(tmp_path / "whole"), 1, False
     while not is_alive:
@@ -130,7 +134,7 @@ def test_every_record_of_a_shard_is_a_safe_place_to_die(tmp_path: Path, preset: 
         resume(path)
         assert exported(path) == expected, f"killed after {after} records"
         after += 1
-    assert after > 60
+    assert after > (60 if prompts == 7 else 20)
 
 
 def test_a_progress_bar_of_a_resumed_run_begins_where_it_was_left(tmp_path: Path):
@@ -263,6 +267,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, RunReport]:
     return exported(path), report
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.10")
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 9])
 def test_workers_share_a_run(tmp_path: Path, whole: tuple[bytes, RunReport], num_workers: int):

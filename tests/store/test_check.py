@@ -13,6 +13,7 @@ from ramify.core.tree import ROOT, Tree
 from ramify.rows.row import Row, rows_of
 from ramify.runner.library import rollout_sync
 from ramify.runner.rows import tree_rows
+from ramify.runner.run_strategy import StrategyTraits
 from ramify.store.check import ledger_faults, row_faults, tree_faults
 
 SETTINGS = ["engine.name=scripted", "prompts=1", "seed=3"]
@@ -23,7 +24,7 @@ def config(*overrides: str) -> RunConfig:
 
 
 def rows_by(tree: Tree, *overrides: str) -> list[Row]:
-    return tree_rows(tree, config(*overrides), ())
+    return tree_rows(tree, config(*overrides), StrategyTraits())
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_a_tree_whose_paths_coins_end_holds():
     coins = ("growth.prune=task", "growth.keep=0.4", "strategy.options.children=[6.0, 0.5, 2.0]", "prompts=6")
     for tree in rollout_sync(config=resolve(preset="planned", overrides=[*SETTINGS, *coins]).config).trees:
         assert not list(tree_faults(tree))
-        assert not list(row_faults(tree, tree_rows(tree, config(), ())))
+        assert not list(row_faults(tree, tree_rows(tree, config(), StrategyTraits())))
 
 
 def test_rows_can_be_fewer_than_leaves(tree: Tree):

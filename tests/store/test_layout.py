@@ -166,6 +166,7 @@ def test_no_flipped_bit_in_the_layout_loses_a_run(tmp_path: Path):
     ShardedFolder.open(path).close()
 
 
+@pytest.mark.slow
 def test_a_damaged_copy_of_the_layout_is_not_read(tmp_path: Path):
     path = begun(tmp_path / "run", (0,), (1,))
     copy, whole = (path / LAYOUT_COPY).read_bytes(), layout_of(path)

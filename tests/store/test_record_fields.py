@@ -62,6 +62,7 @@ def of_problem(problem: Problem) -> tuple[Record, Callable[[Any], Any]]:
 
 
 SAMPLED: Final = Segment("sampled", token_array([1, 2]))
+REPLY: Final = Step((SAMPLED,), edge="quotes", role="user")
 WHY: Final = (Candidate(1, 0.5),)
 OTHER_SOURCE: Final = Origination("e", Sampling(0.5), "raw")
 Case = tuple[Any, dict[str, Any], Callable[[Any], tuple[Record, Callable[[Any], Any]]]]
@@ -117,7 +118,7 @@ CASES: Final[list[Case]] = [
         Step(()),
         {
             "segments": (SAMPLED,), "stop": "answer", "action": "critique", "edge": "quotes", "role": "critique",
-            "measures": {"m": 0.5}, "scores": (Score("j", 1.0),), "notes": {"n": {1: 2}},
+            "measures": {"m": 0.5}, "scores": (Score("j", 1.0),), "notes": {"n": {1: 2}}, "asides": (REPLY,),
         },
         of_step,
     ),
@@ -183,8 +184,9 @@ def closed_tree(index: int) -> list[Record]:
     command = Grow(ROOT)
     (command_id,) = live.ask(command)
     observe(CommandsAsked(index, Asked(command_id, (command,))))
-    live.grow(command_id, answer())
-    observe(StepGrown(index, command_id, 0, answer()))
+    step = replace(answer(), asides=(REPLY,))
+    live.grow(command_id, step)
+    observe(StepGrown(index, command_id, 0, step))
     outcome = live.end(command_id)
     observe(OutcomeTold(index, Delivered(command_id, Done(), outcome, 1)))
     live.tree.candidates = (Candidate(1, 0.5),)
@@ -235,7 +237,7 @@ OTHER: Final[Mapping[str, Mapping[str, Any]]] = {
         "prompt": (), "split": "test",
     },
     "AskedRecord": {"tree": 7, "first_id": 3, "commands": ()},
-    "GrownRecord": {"tree": 7, "command_id": 3, "number": 3, "step": recording.STEP.pack(answer("5"))},
+    "GrownRecord": {"tree": 7, "command_id": 3, "number": 3, "step": recording.STEP.pack(answer("5")), "asides": ()},
     "OutcomeRecord": {"tree": 7, "command_id": 3, "ending": recording.ENDING.pack(Failure("r")), "num_steps": 3},
     "ClosedRecord": {"tree": 7, "reason": "budget", "num_leaves": 3, "spent": {}, "candidates": ()},
     "Handed": {"rollout_id": 3, "trees": (1,), "first_sample": 3, "num_samples": 3},

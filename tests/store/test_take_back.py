@@ -65,6 +65,7 @@ def stopped(settings: RunConfig, path: Path) -> RamifyError:
     return caught.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["chains", "offline", "arpo", "treepo", "treerl", "tree_grpo"])
 def test_a_run_that_stopped_for_its_engines_comes_to_the_rows_of_an_undisturbed_one(
     tmp_path: Path, preset: str

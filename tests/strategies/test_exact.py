@@ -168,6 +168,7 @@ def expected_gradient(
 PROCESSES = ("gradients_ragged", "gradients_binary3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize(("m", "forks", "beam"), [(1, 1, 3), (2, 1, 2), (1, 2, 2)])
 def test_depths_drawn_before_the_chains_give_the_exact_gradient(name: str, m: int, forks: int, beam: int) -> None:

@@ -48,6 +48,7 @@ def test_a_failed_child_is_not_made_up_for() -> None:
     assert tree.num_leaves == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize("children", [(2, 2), (1.5, 2), (2, 1, 1.5), (2, 0.5), (1, 0.5, 1.5, 0.5), (1.5, 0.5, 2)])
 def test_the_gradient_is_exact(name: str, children: tuple[float, ...]) -> None:

@@ -257,6 +257,7 @@ def test_ids_and_titles_are_found_again(tmp_path: Path) -> None:
     assert [hit.passage for hit in open_index(tmp_path / "index").search("fox", 3)] == BODIES[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
 def test_a_long_corpus_is_never_held_whole(tmp_path: Path, kind: str) -> None:
     rows = [{"id": i, "text": f"passage {i} " + "of many words " * 20} for i in range(20_000)]

@@ -79,10 +79,10 @@ def listed(*tools: dict[str, Any]) -> Mcp:
 
 
 def test_a_server_of_thousands_of_tools_is_read_soon_and_one_that_lists_a_tool_twice_is_refused() -> None:
-    made = listed(*({"name": f"a.tool-{i}"} for i in range(10_000)))
+    made = listed(*({"name": f"a.tool-{i}"} for i in range(30_000)))
     began = time.process_time()
-    assert len(made.tools) == 10_000
-    assert time.process_time() - began < 1
+    assert len(made.tools) == 30_000
+    assert time.process_time() - began < 5
     with pytest.raises(ConfigError, match="two of its tools are called 'a'; a name calls one"):
         _ = listed({"name": "a"}, {"name": "b"}, {"name": "a"}).tools
 

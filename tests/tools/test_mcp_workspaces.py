@@ -89,6 +89,7 @@ READ = "out = open('/w/note').read().split()"
 # -- branches ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ways", "options"),
     [
@@ -392,13 +393,13 @@ def test_a_server_that_waits_is_watched_too() -> None:
     assert (read.status, read.result) == ("ok", "['red']")
 
 
-def acting_processes() -> list[int]:
-    """Processes of servers, as this machine numbers them."""
+def acting_processes(server: str = ACTING) -> list[int]:
+    """Processes of servers with this text, as this machine numbers them."""
     found: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             words = (process / "cmdline").read_bytes().split(b"\0")
-            found += [int(process.name)] if words[1:3] == [b"-c", ACTING.encode()] else []
+            found += [int(process.name)] if words[1:3] == [b"-c", server.encode()] else []
     return found
 
 

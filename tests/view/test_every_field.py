@@ -174,11 +174,14 @@ def forged() -> tuple[Header, list[RunRecord]]:
     def asked(first_id: int, *commands: Any) -> AskedRecord:
         return fresh.filled(AskedRecord, tree=number, first_id=first_id, commands=commands)
 
-    def grew(command_id: int, stop: str | None) -> GrownRecord:
-        usage = fresh.filled(UsageValue, num_calls=202 + command_id)
+    def step(num_calls: int, stop: str | None) -> StepValue:
+        usage = fresh.filled(UsageValue, num_calls=num_calls)
         segments = (fresh.filled(SegmentValue, origin="sampled", usage=usage),)
-        step = fresh.filled(StepValue, segments=segments, stop=stop)
-        return fresh.filled(GrownRecord, tree=number, command_id=command_id, number=0, step=step)
+        return fresh.filled(StepValue, segments=segments, stop=stop)
+
+    def grew(command_id: int, stop: str | None, *asides: StepValue) -> GrownRecord:
+        grown = step(202 + command_id, stop)
+        return fresh.filled(GrownRecord, tree=number, command_id=command_id, number=0, step=grown, asides=asides)
 
     def ended(command_id: int, ending: Any, *, num_steps: int = 0) -> OutcomeRecord:
         return fresh.filled(OutcomeRecord, tree=number, command_id=command_id, ending=ending, num_steps=num_steps)
@@ -188,7 +191,7 @@ def forged() -> tuple[Header, list[RunRecord]]:
         asked(0, grow, fresh.filled(GrowValue, node=0, at=None, fork=0)),
         grew(0, "repetition"),
         ended(0, DoneValue(), num_steps=1),
-        grew(1, None),
+        grew(1, None, step(204, "end_of_sequence")),
         ended(1, DoneValue(), num_steps=1),
         asked(2, judge, close, CancelValue(command_id=2)),
         ended(2, ScoredValue(scores=(fresh.filled(ScoreValue),))),

@@ -551,6 +551,7 @@ def test_text_that_is_no_unicode_and_deep_nests_harm_nothing(tmp_path: Path) -> 
         foreign_run(path)
 
 
+@pytest.mark.slow
 def test_long_chains_and_wide_forks_are_grown(tmp_path: Path) -> None:
     nodes = [node("user" if i % 2 == 0 else "assistant", str(i), i - 1 if i else None) for i in range(20_000)]
     (only,) = read(written(tmp_path / "traces.jsonl", [episode(trace(nodes))])).trees

@@ -11,16 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.workspaces import docker_daemon, remote_machine
 
 from ramify.core.problem import Problem
 from ramify.core.tool import STATE_DIGEST, ToolResult
-from ramify.workspaces.shell import Shell
+from ramify.workspaces.shell import RemoteSession, Shell
 from ramify.workspaces.shell_session import EXIT_CODE, ShellSession
 
 BACK_ENDS = ("overlay", "copy")
-IN_PODMAN = [pytest.param(f"podman {files}", marks=pytest.mark.podman) for files in BACK_ENDS]
-"""The same back ends with the walls of podman, for `make test-podman`."""
-EVERYWHERE = (*BACK_ENDS, *IN_PODMAN)
+PROGRAM = os.environ.get("RAMIFY_CONTAINER_PROGRAM", "podman")
+"""What runs containers in these tests: podman, or docker, whose daemon is then these tests' own."""
+IN_CONTAINERS = [
+    pytest.param(f"{PROGRAM} {files}", marks=pytest.mark.containers)
+    for files in (BACK_ENDS if PROGRAM == "podman" else ("copy",))
+]
+"""The same back ends with the walls of a container, for `make test-podman` and `make test-docker`."""
+REMOTE = [pytest.param(f"remote {files}", marks=pytest.mark.remote) for files in BACK_ENDS]
+"""The same back ends on another machine, for `make test-remote`."""
+HERE = (*BACK_ENDS, *IN_CONTAINERS)
+EVERYWHERE = (*HERE, *REMOTE)
 SYSTEM = ("/usr", "/etc/alternatives")
 """Folders of this machine that stand in for the programs of an image."""
 
@@ -39,9 +48,11 @@ def open_folder() -> Iterator[Path]:
 
 @cache
 def image() -> str:
-    """Name of an image in podman's store, made now and removed at the end: a root whose programs are those of `SYSTEM`.
-    Debian's podman names a runtime that it does not install, so this one is named beside the tests."""
+    """Name of an image, made now and removed at the end: a root whose programs are those of `SYSTEM`. Debian's podman
+    names a runtime that it does not install, so this one is named beside the tests."""
     os.environ.setdefault("CONTAINERS_CONF", str(Path(__file__).with_name("containers.conf")))
+    if PROGRAM == "docker":
+        docker_daemon.start()
     links = {
         name: Path("/", name).readlink() for name in ("bin", "lib", "lib64", "sbin") if Path("/", name).is_symlink()
     }
@@ -59,19 +70,21 @@ def imported(root: Path, name: str, changes: Sequence[str] = ()) -> str:
     name = f"localhost/ramify-tests-{name}-{os.getpid()}:latest"
     tar = subprocess.run(["tar", "c", "--owner=0", "--group=0", "."], cwd=root, check=True, capture_output=True).stdout
     options = [f"--change={change}" for change in changes]
-    subprocess.run(["podman", "import", *options, "-", name], input=tar, check=True, capture_output=True)
-    atexit.register(subprocess.run, ["podman", "rmi", "-f", name], capture_output=True)
+    subprocess.run([PROGRAM, "import", *options, "-", name], input=tar, check=True, capture_output=True)
+    atexit.register(subprocess.run, [PROGRAM, "rmi", "-f", name], capture_output=True)
     return name
 
 
 def options_of(place: str) -> dict[str, Any]:
-    """Options of the tool for a back end, with the walls of podman where `place` says so."""
+    """Options of the tool for a back end, with the walls of a container or on another machine where `place` says so."""
     walls, _, files = place.rpartition(" ")
+    if walls == "remote":
+        return {"files": files, **remote_machine.options()}
     return {"files": files} if not walls else {"files": files, "walls": walls, "image": image(), "readable": SYSTEM}
 
 
 @asynccontextmanager
-async def shell(**options: Any) -> AsyncIterator[ShellSession]:
+async def shell(**options: Any) -> AsyncIterator[ShellSession | RemoteSession]:
     """A session, and an end that leaves nothing."""
     public = options.pop("public", {})
     tool = Shell(**options)
@@ -81,7 +94,7 @@ async def shell(**options: Any) -> AsyncIterator[ShellSession]:
         await tool.let_go()
 
 
-async def said(session: ShellSession, command: str) -> str:
+async def said(session: ShellSession | RemoteSession, command: str) -> str:
     """The text of a command that must succeed."""
     result = await session.call(command)
     assert result.status == "ok", result

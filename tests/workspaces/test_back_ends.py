@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.workspaces.parts import EVERYWHERE, SYSTEM, image, open_folder
+from tests.workspaces.parts import HERE, SYSTEM, image, open_folder
 
 from ramify.workspaces.back_ends import BackEnd, CopyFiles, FileDraft, OverlayFiles, WorkspaceState
 from ramify.workspaces.command import CommandEnd, StopFlag, run
@@ -53,7 +53,7 @@ class Bench:
         return self.back_end.keep(draft)
 
 
-@pytest.fixture(params=EVERYWHERE)
+@pytest.fixture(params=HERE)
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     with open_folder() as folder:
         walls, _, files = request.param.rpartition(" ")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.workspaces.parts import BACK_ENDS, EVERYWHERE, STRAYS, digest, options_of, said, shell
+from tests.workspaces.parts import BACK_ENDS, EVERYWHERE, PROGRAM, STRAYS, digest, options_of, said, shell
 
 from ramify.core.problem import Problem
 from ramify.workspaces.shell import Shell
@@ -33,7 +33,7 @@ async def base(request: pytest.FixtureRequest) -> AsyncIterator[ShellSession]:
     session = await tool.open(Problem("p", "q"))
     await said(session, "echo canary > keep")
     yield session
-    assert session._workspaces.store.num_layers <= 3
+    assert not isinstance(session, ShellSession) or session._workspaces.store.num_layers <= 3
     await tool.let_go()
 
 
@@ -153,8 +153,9 @@ async def test_pipes_are_kept_and_sockets_and_devices_are_not_waited_for(base: S
     fork = await base.fork()
     await said(fork, f"mkfifo p; {PYTHON.format(SOCKET)}; mknod w c 0 0 2>&1; chmod 600 p")
     assert "p" in (await said(fork, "ls; stat -c %A p")).split()
-    assert {os.path.basename(path) for path in fork.state.entries} >= {b"p", b"keep"}  # noqa: PTH119 - bytes
-    assert not {b"w/s", b"w/w"} & fork.state.entries.keys()
+    if isinstance(fork, ShellSession):
+        assert {os.path.basename(path) for path in fork.state.entries} >= {b"p", b"keep"}  # noqa: PTH119 - bytes
+        assert not {b"w/s", b"w/w"} & fork.state.entries.keys()
     again = await fork.fork()
     assert await said(again, "stat -c %A p") == "prw-------\n"
     await again.close()
@@ -198,5 +199,6 @@ async def test_ten_thousand_files_are_kept(back_end: str):
 async def test_attributes_that_mean_something_to_an_overlay_cannot_be_set(base: ShellSession):
     fork = await base.fork()
     code = 'import os; os.mkdir("d"); os.setxattr("d", "user.overlay.opaque", b"y")'
-    assert "not supported" in (await fork.call(PYTHON.format(code))).text
+    text = (await fork.call(PYTHON.format(code))).text
+    assert "not supported" in text or PROGRAM == "docker"  # Nothing is mounted over a layer there.
     await fork.close()

@@ -15,6 +15,8 @@ import pytest_asyncio
 from tests.workspaces.parts import (
     BACK_ENDS,
     EVERYWHERE,
+    HERE,
+    REMOTE,
     STRAYS,
     digest,
     exit_code,
@@ -37,6 +39,14 @@ from ramify.workspaces.shell_session import ShellSession
 @pytest_asyncio.fixture(params=EVERYWHERE)
 async def session(request: pytest.FixtureRequest) -> AsyncIterator[ShellSession]:
     async with shell(**options_of(request.param), timeout_s=20.0) as opened:
+        yield opened
+
+
+@pytest_asyncio.fixture(params=HERE)
+async def here(request: pytest.FixtureRequest) -> AsyncIterator[ShellSession]:
+    """A session whose files lie on this machine."""
+    async with shell(**options_of(request.param), timeout_s=20.0) as opened:
+        assert isinstance(opened, ShellSession)
         yield opened
 
 
@@ -97,8 +107,9 @@ async def test_a_touched_file_keeps_its_new_time(session: ShellSession):
     assert await session.digest() == before
 
 
-async def test_a_timeout_kills_the_whole_tree_and_leaves_the_state_before():
-    async with shell(timeout_s=1.0) as session:
+@pytest.mark.parametrize("place", ["auto", *REMOTE])
+async def test_a_timeout_kills_the_whole_tree_and_leaves_the_state_before(place: str):
+    async with shell(**options_of(place), timeout_s=1.0) as session:
         await said(session, "echo one > a; export X=1")
         before = await session.digest()
         result = await session.call("echo two > a; cd /; export X=2; echo so far; sleep 60 & sleep 60")
@@ -107,8 +118,9 @@ async def test_a_timeout_kills_the_whole_tree_and_leaves_the_state_before():
         assert await said(session, "cat a; pwd; echo $X; " + STRAYS) == "one\n/w\n1\n0\n"
 
 
-async def test_output_is_capped_and_says_how_much_was_left_out():
-    async with shell(max_output_bytes=1000) as session:
+@pytest.mark.parametrize("place", ["auto", *REMOTE])
+async def test_output_is_capped_and_says_how_much_was_left_out(place: str):
+    async with shell(**options_of(place), max_output_bytes=1000) as session:
         text = await said(session, "echo first; seq 100000; echo last")
         assert len(text) < 1100 and text.startswith("first\n1\n") and text.endswith("100000\nlast\n")
         assert "bytes left out" in text
@@ -132,13 +144,13 @@ async def test_nothing_stays_on_disk_after_the_run(passable: Path):
     assert not os.listdir(base_folder(passable))  # noqa: PTH208 - one look
 
 
-async def test_layers_that_no_branch_uses_are_removed(session: ShellSession):
+async def test_layers_that_no_branch_uses_are_removed(here: ShellSession):
     for number in range(5):
-        fork = await session.fork()
+        fork = await here.fork()
         await said(fork, f"echo {number} > a")
         await fork.close()
         await fork.close()
-    assert session._workspaces.store.num_layers <= 1
+    assert here._workspaces.store.num_layers <= 1
 
 
 async def test_a_long_branch_stays_under_the_most_layers():
@@ -226,8 +238,9 @@ async def test_scores_are_made_on_a_fork_that_the_branch_never_sees(session: She
     assert (failed.exit_code, failed.status) == (3, "error")
 
 
-async def test_a_score_that_reaches_the_timeout_has_no_exit_code():
-    async with shell(timeout_s=0.5) as session:
+@pytest.mark.parametrize("place", ["auto", *REMOTE])
+async def test_a_score_that_reaches_the_timeout_has_no_exit_code(place: str):
+    async with shell(**options_of(place), timeout_s=0.5) as session:
         score = await score_on_fork(session, {}, "echo hi; sleep 60")
         assert (score.exit_code, score.status, score.output) == (None, "timeout", "hi\n[timeout]")
 
@@ -276,30 +289,32 @@ async def test_a_download_follows_no_link_and_reads_no_more_than_asked(session: 
 # -- where a branch starts ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("back_end", BACK_ENDS)
-async def test_a_problem_names_its_start_folder(back_end: str, tmp_path: Path):
+@pytest.mark.parametrize("place", [*BACK_ENDS, *REMOTE])
+async def test_a_problem_names_its_start_folder(place: str, tmp_path: Path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "run").write_text("#!/bin/sh\necho ran\n")
     (tmp_path / "d" / "run").chmod(0o755)
     (tmp_path / "out").symlink_to("/etc/shadow")
-    async with shell(files=back_end, public={"workspace": str(tmp_path)}) as session:
+    async with shell(**options_of(place), public={"workspace": str(tmp_path)}) as session:
         assert await said(session, "d/run; ls; readlink out; echo x > d/run; rm out") == "ran\nd\nout\n/etc/shadow\n"
     assert (tmp_path / "d" / "run").read_text().endswith("ran\n") and (tmp_path / "out").is_symlink()
 
 
-async def test_a_problem_names_a_tar_file(tmp_path: Path):
+@pytest.mark.parametrize("place", ["auto", *REMOTE])
+async def test_a_problem_names_a_tar_file(place: str, tmp_path: Path):
     (tmp_path / "a").write_text("one\n")
     with tarfile.open(tmp_path / "start.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "a", "d/a")
-    async with shell(public={"workspace": str(tmp_path / "start.tar.gz")}) as session:
+    async with shell(**options_of(place), public={"workspace": str(tmp_path / "start.tar.gz")}) as session:
         assert await said(session, "cat d/a; ls -A") == "one\nd\n"
 
 
-async def test_a_tar_file_that_leads_out_is_refused(tmp_path: Path):
+@pytest.mark.parametrize("place", ["auto", *REMOTE])
+async def test_a_tar_file_that_leads_out_is_refused(place: str, tmp_path: Path):
     with tarfile.open(tmp_path / "bad.tar", "w") as archive:
         archive.add(__file__, "../../bad")
     with pytest.raises(ToolError, match=r"bad\.tar.* cannot be unpacked"):
-        async with shell(public={"workspace": str(tmp_path / "bad.tar")}):
+        async with shell(**options_of(place), public={"workspace": str(tmp_path / "bad.tar")}):
             pass
     assert not (tmp_path.parent / "bad").exists()
 
@@ -320,15 +335,16 @@ async def test_a_bad_column_says_what_is_wrong(public: dict[str, Any], word: str
             pass
 
 
-async def test_a_start_folder_that_is_too_large_is_refused(tmp_path: Path):
+@pytest.mark.parametrize("place", ["auto", *REMOTE])
+async def test_a_start_folder_that_is_too_large_is_refused(place: str, tmp_path: Path):
     (tmp_path / "a").write_bytes(b"x" * 2000)
     with pytest.raises(ToolError, match="more than 1000 bytes"):
-        async with shell(disk_bytes=1000, public={"workspace": str(tmp_path)}):
+        async with shell(**options_of(place), disk_bytes=1000, public={"workspace": str(tmp_path)}):
             pass
     for name in "bcd":
         (tmp_path / name).touch()
     with pytest.raises(ToolError, match="more than 2 files"):
-        async with shell(max_files=2, public={"workspace": str(tmp_path)}):
+        async with shell(**options_of(place), max_files=2, public={"workspace": str(tmp_path)}):
             pass
 
 
@@ -346,9 +362,10 @@ def image_of(folder: Path) -> Path:
     return image
 
 
-async def test_an_image_is_the_root_and_read_only(passable: Path):
+@pytest.mark.parametrize("place", ["auto", *REMOTE])
+async def test_an_image_is_the_root_and_read_only(place: str, passable: Path):
     image = image_of(passable)
-    async with shell(public={"image": str(image)}, readable=["/usr"]) as session:
+    async with shell(**options_of(place), public={"image": str(image)}, readable=["/usr"]) as session:
         text = (await session.call("cat /etc/mark; ls /w; echo > /etc/x; pwd")).text
     assert text.startswith("an image\n") and "Read-only file system" in text and text.endswith("/w\n")
 
@@ -357,26 +374,27 @@ async def test_an_image_is_the_root_and_read_only(passable: Path):
 
 
 async def test_a_command_sees_no_variable_process_file_or_network_of_this_machine(
-    session: ShellSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: ShellSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RAMIFY_TEST_SECRET", "tweety")
     (tmp_path / "bird").write_text("tweety")
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         text = await said(
-            session,
+            here,
             f"env; cat {tmp_path}/bird; cat /proc/*/environ | tr '\\0' '\\n'; cat /proc/*/cmdline; ls /root /home;"
             f" (exec 3<>/dev/tcp/127.0.0.1/{port}) && echo rea''ched; hostname; id -u; ls -l /proc/self/fd; true",
         )
     assert "tweety" not in text and "reached" not in text
-    assert "memfd" not in text and str(session._workspaces.store.run) not in text
-    uid = 1000 if session._workspaces.tool.walls == "bubblewrap" else session._workspaces.owner or os.getuid()
+    assert "memfd" not in text and str(here._workspaces.store.run) not in text
+    uid = 1000 if here._workspaces.tool.walls == "bubblewrap" else here._workspaces.owner or os.getuid()
     assert f"workspace\n{uid}\n" in text
 
 
-async def test_the_network_of_the_host_is_there_when_it_is_named():
+@pytest.mark.parametrize("place", ["auto", *REMOTE])
+async def test_the_network_of_the_host_is_there_when_it_is_named(place: str):
     with socket.create_server(("127.0.0.1", 0)) as server:
-        async with shell(network="host") as session:
+        async with shell(**options_of(place), network="host") as session:
             command = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]} && echo reached"
             assert await said(session, command) == "reached\n"
 
@@ -386,13 +404,13 @@ async def test_a_loopback_of_its_own_is_there(session: ShellSession):
     await said(session, f'python3 -c "{code}"')
 
 
-async def test_the_starter_may_be_killed(session: ShellSession):
-    await said(session, "echo one > a")
-    process = session._workspaces.starter._process
+async def test_the_starter_may_be_killed(here: ShellSession):
+    await said(here, "echo one > a")
+    process = here._workspaces.starter._process
     assert process is not None
     process.kill()
     process.wait()
-    assert await said(session, "cat a") == "one\n"
+    assert await said(here, "cat a") == "one\n"
 
 
 async def test_a_command_that_is_no_text_is_an_error_for_the_model(session: ShellSession):
@@ -467,8 +485,10 @@ async def test_a_machine_without_overlays_copies_and_says_so(passable: Path, mon
     session = await tool.open(Problem("p", "q"))
     assert await said(session, "echo one > a; cat a") == "one\n"
     await tool.let_go()
+    other = Shell(folder=str(passable), files="overlay")
     with pytest.raises(ToolError, match="files = 'overlay' does not work here"):
-        await Shell(folder=str(passable), files="overlay").try_walls()
+        await other.try_walls()
+    await other.let_go()
 
 
 async def test_a_machine_without_bubblewrap_names_it(monkeypatch: pytest.MonkeyPatch):
@@ -512,8 +532,8 @@ def test_a_report_carries_bytes_that_are_no_text_and_no_variable_that_runs_code(
     assert list(found.environment) == ["A"]
 
 
-async def test_a_process_without_descriptors_fails_the_call_and_leaves_nothing_running(session: ShellSession):
-    await said(session, "echo one > a")
+async def test_a_process_without_descriptors_fails_the_call_and_leaves_nothing_running(here: ShellSession):
+    await said(here, "echo one > a")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     failed = 0
     for room in range(24):
@@ -523,7 +543,7 @@ async def test_a_process_without_descriptors_fails_the_call_and_leaves_nothing_r
             fillers.append(os.dup(0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (fillers[-1] + 1 + room, limit[1]))
         try:
-            await session.call("echo two > a; exit 1")
+            await here.call("echo two > a; exit 1")
         except (ToolError, OSError):
             failed += 1
         finally:
@@ -531,5 +551,5 @@ async def test_a_process_without_descriptors_fails_the_call_and_leaves_nothing_r
             for filler in fillers:
                 os.close(filler)
     assert failed > 3
-    assert (await said(session, "cat a; " + STRAYS)).endswith("\n0\n")
-    assert session._workspaces.store.num_layers <= len(session.state.layers) + 1
+    assert (await said(here, "cat a; " + STRAYS)).endswith("\n0\n")
+    assert here._workspaces.store.num_layers <= len(here.state.layers) + 1

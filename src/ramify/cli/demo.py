@@ -44,6 +44,8 @@ SHOWN_S = 4.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", metavar="DIR", help="a model of yours, such as one of `ramify train`")
+    parser.add_argument("--task", metavar="NAME", help="the built-in task that it plays (default: countdown)")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting of all runs")
     group = flag_group(parser, "comparison")
     group.add_argument(
@@ -58,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
+    named = {"engine.model": options.model, "task.name": options.task}
+    options.set = [*(f"{path}={value}" for path, value in named.items() if value is not None), *options.set]
     if options.compare:
         from ramify.cli import demo_compare
 

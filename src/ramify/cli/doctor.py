@@ -55,6 +55,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     "eval": replace(COMPARISON, extras=(*COMPARISON.extras, *TRACKERS)),
     "rollout": RUN,
     "service": RUN,
+    "train": replace(RUN, needed_extras=("train",)),
     "resume": RUN,
     "repair": Needs(parts=("disk",)),
     "show": Needs(),
@@ -65,6 +66,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     "retriever": Needs(extras=("search",), needed_extras=("http",)),
     "gateway": Needs(parts=PARTS, extras=tuple(name for name in INPUTS if name != "http"), needed_extras=("http",)),
     "serve": Needs(parts=("engines",), needed_extras=("http",), needs_engine=True),
+    "certify": Needs(),
     "check": Needs(),
     "presets": Needs(),
 }

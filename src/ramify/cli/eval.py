@@ -29,7 +29,7 @@ from ramify.cli.terminal import Terminal, figure_table
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ramify.cli.track import TreeTracker
+    from ramify.cli.track import RunTracker
     from ramify.config.run_config import RunConfig
     from ramify.config.tracker_config import Kind
     from ramify.core.problem import Problem
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ramify.runner.events import Observer
 
 SCHEMA = "ramify.eval/1"
-Track = Callable[[str], "AbstractContextManager[TreeTracker]"]
+Track = Callable[[str], "AbstractContextManager[RunTracker]"]
 """Name of a line -> what tracks its trees."""
 MUCH_UNSPENT = 0.1
 """Share of a budget; what is left beyond it is said below the table."""

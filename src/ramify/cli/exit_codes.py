@@ -38,7 +38,7 @@ class ExitCode(IntEnum):
     BUDGET = 4
     """The budget ran out before any path ended by itself."""
     CHECK = 5
-    """`ramify check` found a broken invariant."""
+    """`ramify check` found a broken invariant, or `ramify certify` another verdict than `--expect` asks for."""
     SAVED = 75
     """Stopped by a fault outside (engines down, workers dying, disk full); all is saved and the run can be resumed.
     Also if something deleted or changed the journal under the run; the message says what is lost."""

@@ -19,6 +19,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "view": ("aiohttp",),
     "chat": ("jinja2",),
     "hf": ("jinja2", "torch", "transformers"),
+    "train": ("jinja2", "torch", "transformers", "trl"),
     "search": ("tantivy",),
     "inspect": ("inspect_ai",),
     "math": ("math_verify",),
@@ -130,10 +131,11 @@ def extras(
 
 
 def sandbox() -> Iterator[Finding]:
-    """Whether the tool python can run here in full isolation. Tries every wall."""
+    """Whether the tools python and shell can run here behind their walls. Tries every wall."""
     import asyncio
 
     from ramify.tools.python import check
+    from ramify.workspaces.shell import check as check_shell
 
     try:
         asyncio.run(check())
@@ -141,6 +143,12 @@ def sandbox() -> Iterator[Finding]:
         yield Finding("sandbox", "missing", str(error))
     else:
         yield Finding("sandbox", "ok", "the tool python runs with isolation='strict': every wall holds")
+    try:
+        said = asyncio.run(check_shell())
+    except RamifyError as error:
+        yield Finding("shell", "missing", str(error))
+    else:
+        yield Finding("shell", "ok", said)
 
 
 def engines(python: str, *, folder: Path | None = None) -> Iterator[Finding]:

@@ -190,7 +190,7 @@ def _grow(
             config = replace(contender.config, seed=seed)
             grown = library.rollout_sync(problems, config=config, observers=[progress.observe])
             for tree in grown.trees:
-                uid, rows = tree.problem.uid, tree_rows(tree, config, grown.post_hoc_reasons, post_hoc=grown.post_hoc)
+                uid, rows = tree.problem.uid, tree_rows(tree, config, grown.traits)
                 contender.rows.setdefault(uid, []).append(rows)
                 contender.tokens.setdefault(uid, []).append(_num_decoded(tree))
 

@@ -98,14 +98,17 @@ def ray_flags(options: argparse.Namespace) -> RayFlags | None:
     return None if options.ray is None else RayFlags(options.ray or None, options.workers)
 
 
-def add_config_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags that say what to run. None has a default here: the configuration has the defaults, which the texts name."""
+def add_config_flags(parser: argparse.ArgumentParser, *, num_prompts: int = 8) -> None:
+    """Flags that say what to run. None has a default here: the configuration has the defaults, which the texts name.
+
+    `num_prompts`: the default that the text of --prompts names.
+    """
     group = flag_group(parser, WHAT, description="the defaults hold if neither a preset nor a file says otherwise")
     group.add_argument("--preset", metavar="NAME", help="a published setting; `ramify presets` lists them")
     group.add_argument("--data", metavar="FILE", help="file or folder with questions; [data] in TOML names its columns")
     strategy = "a built-in strategy or path/to/file.py:Class (default: chains)"
     group.add_argument("--strategy", metavar="NAME", help=strategy)
-    prompts = "number of problems; each gets one tree (default: 8, or all of --data)"
+    prompts = f"number of problems; each gets one tree (default: {num_prompts}, or all of --data)"
     group.add_argument("--prompts", "--problems", type=int, metavar="N", help=prompts)
     delivery = "order in which outcomes reach the strategy (default: ordered)"
     group.add_argument("--delivery", choices=("ordered", "eager"), help=delivery)

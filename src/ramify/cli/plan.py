@@ -72,7 +72,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         run_tokens=tokens,
         prices=_prices(options.prices, config),
         aim=options.aim,
-        watch=partial(_bar, terminal),
+        watch=partial(pilot_bar, terminal),
     )
     if options.out is not None:
         options.out.write_text(configuration(made, config), "utf-8")
@@ -108,7 +108,7 @@ def planned(
 
 
 @contextmanager
-def _bar(terminal: Terminal, title: str, number: int) -> "Iterator[Observer]":
+def pilot_bar(terminal: Terminal, title: str, number: int) -> "Iterator[Observer]":
     """Show the trees of a pilot as they grow."""
     from ramify.cli.progress import RunProgress
 
@@ -156,7 +156,7 @@ def _forks_left_out(made: "Plan") -> Iterator[str]:
     depths = [str(depth.steps) for depth in made.depths if depth.call == "fork"]
     if depths and not made.shape.is_forked:
         what = f"step {', '.join(depths)}: a fork is better than none"
-        yield f"{what}, but by how much is not certain enough to advise it; a larger --pilot narrows the interval"
+        yield f"{what}, but by how much is not certain enough to advise it; a larger pilot narrows the interval"
 
 
 def _stability(made: "Plan") -> str:
@@ -169,7 +169,7 @@ def _stability(made: "Plan") -> str:
     known = [depth.more_problems for depth in made.depths if depth.more_problems is not None]
     if made.num_agreeing == NUM_AGAIN or not known:
         return said
-    return f"{said}; --pilot {made.num_problems + max(known)} would settle it"
+    return f"{said}; a pilot of {made.num_problems + max(known)} would settle it"
 
 
 def interval(estimate: "Interval", form: str) -> str:

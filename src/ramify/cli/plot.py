@@ -17,6 +17,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from ramify.experiments.compare import ChainPool, CompareLine
     from ramify.experiments.evaluation import EvalLine
+    from ramify.train.compare import Learning
 
 POINTS = 60
 """Of the curve of chains."""
@@ -59,13 +60,37 @@ def draw_answers(lines: "Sequence[EvalLine]", path: Path, *, title: str) -> None
     _save(figure, path)
 
 
+def draw_learning(found: "Learning", path: Path, *, title: str) -> None:
+    """Write the held-out reward of each arm over its decode tokens: a thin line a seed, and the mean at the end with
+    the interval of its gain."""
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    for number, arm in enumerate(found.arms):
+        colour, gain = f"C{number}", found.gain(arm)
+        for policy in arm.policies:
+            axes.plot(*zip(*policy.curve, strict=True), color=colour, linewidth=1, alpha=0.5)
+        whiskers = [[gain.value - gain.low], [gain.high - gain.value]]
+        tokens = fmean(policy.tokens for policy in arm.policies) * (1 + 0.015 * number)  # side by side
+        mean = float(arm.scores.mean())
+        axes.errorbar(tokens, mean, whiskers, fmt="o", color=colour, capsize=3, markersize=5, label=arm.name)
+    axes.axhline(float(found.start.mean()), color=GREY, linewidth=1, linestyle=":")
+    axes.xaxis.set_major_formatter(lambda number, _: f"{number:,.0f}")
+    _label(axes, title=title, x="decode tokens of the training", y="held-out reward")
+    axes.legend(frameon=False, loc="lower right", fontsize=9)
+    _save(figure, path)
+
+
 def _dress(axes: Axes, *, title: str, y: str) -> None:
-    """Scales, labels and grid of every plot."""
+    """Scales, labels and grid of a plot over the tokens of a problem."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("decode tokens a problem")
+    _label(axes, title=title, x="decode tokens a problem", y=y)
+
+
+def _label(axes: Axes, *, title: str, x: str, y: str) -> None:
+    axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.set_title(title, loc="left", fontsize=10)

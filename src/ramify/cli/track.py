@@ -1,14 +1,14 @@
 """Track: `--track KIND` gives the metrics of every finished tree to a tracker, under the names of the rollout service.
 
-A tree is one log. Its step is its number in the run, so a resumed run goes on with the steps that are missing. Trackers
-are opened when the first tree begins: the run folder is there then, and no request is in flight. A tracker that fails
-ends no run.
+A tree is one log. Its step is its number in the run, so a resumed run goes on with the steps that are missing. A
+training logs its updates and evaluations. Trackers are opened when the first tree begins: the run folder is there then,
+and no request is in flight. A tracker that fails ends no run.
 """
 
 import argparse
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,11 +107,11 @@ def _dated(name: str, begun: float) -> str:
     return f"{name} {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(begun))} UTC"
 
 
-class TreeTracker:
-    """Logs the trees of a run. `observe` is an observer."""
+class RunTracker:
+    """Logs the metrics of a run. Trees log themselves, where `observe` is an observer. Mutable."""
 
     def __init__(self, kinds: Sequence[Kind], run: Callable[[], TrackedRun], terminal: Terminal) -> None:
-        """`run` is called when the first tree begins. Without kinds, nothing is logged."""
+        """`run` is called at the first tree or log. Without kinds, nothing is logged."""
         self._kinds = kinds
         self._run = run
         self._terminal = terminal
@@ -122,22 +122,26 @@ class TreeTracker:
 
     def observe(self, event: Event) -> None:
         """Take one event of the run."""
-        if not self._kinds or not isinstance(event, TreeOpened | TreeClosed):
-            return
-        if not self._is_open:
+        if isinstance(event, TreeOpened):
             self._open()
-        if isinstance(event, TreeClosed):
+        if self._kinds and isinstance(event, TreeClosed):
             from ramify.service.evaluate import ROLLOUT_STEP
 
-            metrics = tree_metrics(event.index, event.tree)
-            self._trackers.log(metrics, step_key=ROLLOUT_STEP, step=self.first + event.index)
+            self.log(tree_metrics(event.index, event.tree), step_key=ROLLOUT_STEP, step=self.first + event.index)
+
+    def log(self, metrics: Mapping[str, float], *, step_key: str, step: int) -> None:
+        """Give metrics to every tracker."""
+        self._open()
+        self._trackers.log(metrics, step_key=step_key, step=step)
 
     def close(self) -> None:
         """Write what is not written yet."""
         self._trackers.close()
 
     def _open(self) -> None:
-        """Open every tracker. One that cannot be opened is said, and left out."""
+        """Open every tracker, once. One that cannot be opened is said, and left out."""
+        if self._is_open:
+            return
         self._is_open = True
         for kind in self._kinds:
             try:
@@ -151,9 +155,9 @@ class TreeTracker:
 
 
 @contextmanager
-def tracked(kinds: Sequence[Kind], run: Callable[[], TrackedRun], terminal: Terminal) -> Iterator[TreeTracker]:
-    """A tracker of trees, closed at the end."""
-    tracker = TreeTracker(kinds, run, terminal)
+def tracked(kinds: Sequence[Kind], run: Callable[[], TrackedRun], terminal: Terminal) -> Iterator[RunTracker]:
+    """A tracker of a run, closed at the end."""
+    tracker = RunTracker(kinds, run, terminal)
     try:
         yield tracker
     finally:

@@ -31,7 +31,7 @@ from ramify.config.run_config import (
 from ramify.config.strategy_options import read_options
 from ramify.config.toml import toml_text
 from ramify.config.tool_options import option_faults
-from ramify.core.errors import ConfigError, nearest
+from ramify.core.errors import ConfigError, nearest_or_file
 from ramify.credit import NAMES
 from ramify.edge.patience import Patience
 from ramify.tasks.data import DataConfig, read_problems
@@ -207,6 +207,7 @@ def _anchored(config: RunConfig) -> RunConfig:
         format_options=anchored_format_options(config.format, config.format_options),
         growth=replace(config.growth, prune=config.growth.prune and plugins.anchored(config.growth.prune)),
         rows=replace(config.rows, sample=plugins.anchored(config.rows.sample)),
+        credit=plugins.anchored(config.credit),
     )
 
 
@@ -252,7 +253,7 @@ def _named_faults(config: RunConfig) -> list[ConfigFault]:
     """Faults of the other plug-ins that the configuration names."""
     faults = _faults_of("rows.sample", lambda: plugins.find("sample", config.rows.sample))
     if config.credit not in NAMES:
-        faults.append(ConfigFault("credit", f"unknown credit {config.credit!r}; {nearest(config.credit, NAMES)}"))
+        faults += _credit_faults(config.credit)
     faults += _format_faults(config)
     faults += _prune_faults(config.growth)
     faults += _constructor_faults("task", config.task.name, config.task.options)
@@ -264,6 +265,13 @@ def _named_faults(config: RunConfig) -> list[ConfigFault]:
     for name, judge in config.judges.items():
         faults += judge_faults(name, judge)
     return faults
+
+
+def _credit_faults(name: str) -> list[ConfigFault]:
+    """Faults of a credit that is not built in: an unknown name, or a user's file without the function."""
+    if ":" in name:
+        return _faults_of("credit", lambda: plugins.find("credit", name))
+    return [ConfigFault("credit", f"unknown credit {name!r}; {nearest_or_file(name, NAMES, 'function')}")]
 
 
 def _prune_faults(growth: GrowthConfig) -> list[ConfigFault]:

@@ -13,6 +13,7 @@ import msgspec
 
 from ramify import plugins
 from ramify.config.run_config import EngineConfig, RunConfig
+from ramify.credit import NAMES
 from ramify.engines.shipped import MODELS
 
 _OF_FILE: Final = re.compile(r"(.+\.py):\w+")
@@ -42,6 +43,8 @@ def named_parts(config: RunConfig) -> Iterator[tuple[str, plugins.Kind, str]]:
     if config.growth.prune not in (None, "task"):
         yield "growth.prune", "prune", str(config.growth.prune)
     yield "rows.sample", "sample", config.rows.sample
+    if config.credit not in NAMES:
+        yield "credit", "credit", config.credit
 
 
 def engines_of(config: RunConfig) -> Mapping[str, EngineConfig]:

@@ -241,8 +241,15 @@ class RowsConfig:
     of such a tree is not exact. None = no chains are added."""
     sample: str = "uniform"
     """Rule that selects the kept leaves: a built-in name or `file.py:function`."""
+    normaliser: float | None = None
+    """What every tree's rows are divided by, so that trees of all sizes are on one scale; None = the number of rows
+    that the strategy plans for a tree."""
+    max_tokens: int | None = None
+    """Longest row, prompt included. Longer paths make no row, which the other rows of their tree say; None = any."""
 
     def __post_init__(self) -> None:
+        _positive("rows.normaliser", self.normaliser)
+        _positive("rows.max_tokens", self.max_tokens)
         _positive("rows.leaves", self.leaves)
         _positive("rows.min_leaves", self.min_leaves)
 
@@ -289,7 +296,8 @@ class RunConfig:
     delivery: Delivery = "ordered"
     """Outcomes are told to strategies in the order of their commands, or as they come."""
     credit: str = "auto"
-    """Advantage estimator of the rows; `auto` takes an exact one where the forks allow it."""
+    """Advantage estimator of the rows: a built-in one, or `path/to/file.py:function`, which no row calls exact; `auto`
+    takes an exact one where the forks allow it."""
     rows: RowsConfig = RowsConfig()
     """Which leaves become rows, and how often a shared token is trained."""
     max_trees: int = 32

@@ -13,47 +13,61 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.core.segment import (
+    FREE,
     ORIGINS,
     Finish,
     Floats_T,
     Ids_T,
     Origination,
     Segment,
+    SegmentLabel,
     ToolCall,
     Usage,
 )
 
 HAS_LOGPROBS, HAS_SEED, HAS_VERSION = 1, 2, 4
 NO_FINISH = -1
+LOGPROBS = "logprobs"
 
 
 class _Pool:
     """A growable one-dimensional array. Views handed out stay valid and are read-only."""
 
-    __slots__ = ("_data", "size")
+    __slots__ = ("_data", "_read", "size")
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
-        self._data = np.empty(0, dtype)
         self.size = 0
+        self._hold(np.empty(0, dtype))
 
     def append(self, values: npt.NDArray[Any]) -> None:
         end = self.size + len(values)
         if end > len(self._data):
             grown = np.empty(max(64, end + end // 2), self._data.dtype)
             grown[: self.size] = self._data[: self.size]
-            self._data = grown
+            self._hold(grown)
         self._data[self.size : end] = values
         self.size = end
 
     def view(self, start: int, end: int) -> npt.NDArray[Any]:
-        part = self._data[start:end]
-        part.flags.writeable = False
-        return part
+        return self._read[start:end]
 
     def trim(self) -> None:
         """Release unused capacity."""
         if len(self._data) > self.size:
-            self._data = self._data[: self.size].copy()
+            self._hold(self._data[: self.size].copy())
+
+    def __getstate__(self) -> npt.NDArray[Any]:
+        """For copies and pickles: `_read` must stay a view."""
+        return self._data[: self.size]
+
+    def __setstate__(self, data: npt.NDArray[Any]) -> None:
+        self.size = len(data)
+        self._hold(data)
+
+    def _hold(self, data: npt.NDArray[Any]) -> None:
+        self._data = data
+        self._read = data.view()
+        self._read.flags.writeable = False
 
 
 class Extras(NamedTuple):
@@ -140,7 +154,7 @@ class SegmentArena:
             logprobs=self.known_logprobs(index),
             measures={name: self._measures[name].view(start, end) for name in names},
             source=self._sources[self._source[index]],
-            version=self._version[index] if flags & HAS_VERSION else None,
+            version=self.version(index),
             finish=None if finish == NO_FINISH else self._finishes[finish],
             seed=self._seed[index] if flags & HAS_SEED else None,
             usage=self.usage(index),
@@ -149,21 +163,46 @@ class SegmentArena:
             attachments=extras.attachments if extras else (),
         )
 
+    def label(self, index: int) -> SegmentLabel:
+        return SegmentLabel(
+            self._end[index] - self._start[index],
+            ORIGINS[self._origin[index]],
+            self.version(index),
+            self._sources[self._source[index]],
+            self.tool_call(index),
+        )
+
     def usage(self, index: int) -> Usage:
-        return Usage(
+        numbers = (
             self._calls[index],
             self._billed[index],
             self._cached[index],
             self._prefilled[index],
             self._picodollars[index],
         )
+        return Usage(*numbers) if any(numbers) else FREE
 
     def ids(self, index: int) -> Ids_T:
         return self._ids.view(self._start[index], self._end[index])
 
-    def logprobs(self, index: int) -> Floats_T:
-        """(T,) float32, NaN where the segment has none."""
-        return self._logprobs.view(self._start[index], self._end[index])
+    def joined_ids(self, indices: range) -> Ids_T:
+        """(T,) int32: the ids of segments in order. What lies side by side in the pool is not copied."""
+        return self._joined(self._ids, indices)
+
+    def joined_values(self, indices: range, name: str = LOGPROBS) -> Floats_T:
+        """(T,) float32: logprobs, or a measure, of segments in order; NaN where a segment has none."""
+        pool = self._logprobs if name == LOGPROBS else self._measures.get(name)
+        if pool is None:
+            return np.full(sum(map(self.length, indices)), np.nan, np.float32)
+        return self._joined(pool, indices)
+
+    def _joined(self, pool: _Pool, indices: range) -> npt.NDArray[Any]:
+        starts, ends = self._start[indices.start : indices.stop], self._end[indices.start : indices.stop]
+        if not starts:
+            return pool.view(0, 0)
+        if starts[1:] == ends[:-1]:
+            return pool.view(starts[0], ends[-1])
+        return np.concatenate([pool.view(start, end) for start, end in zip(starts, ends, strict=True)])
 
     def measure(self, index: int, name: str) -> Floats_T | None:
         if name not in self._measured.get(index, ()):
@@ -185,6 +224,9 @@ class SegmentArena:
     def origin(self, index: int) -> int:
         """Position of the segment's origin in `ORIGINS`."""
         return self._origin[index]
+
+    def version(self, index: int) -> int | None:
+        return self._version[index] if self._flags[index] & HAS_VERSION else None
 
     def tool_call(self, index: int) -> ToolCall | None:
         extras = self._extras.get(index)

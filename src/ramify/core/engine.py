@@ -256,6 +256,5 @@ def _check_values(generation: Generation) -> None:
             raise EngineError(f"bad_{name}", f"{name} holds {odd!r}: not finite")
     if logprobs is not None and len(logprobs) and (logprobs.max() > 1e-3 or logprobs.min() < -1e4):
         raise EngineError("bad_logprobs", f"range {logprobs.min():.3g}..{logprobs.max():.3g}; expected -1e4..0")
-    for top in generation.topk:
-        if not np.isfinite(top).all():
-            raise EngineError("bad_topk", f"topk holds {top[~np.isfinite(top)][0]!r}: not finite")
+    if generation.topk and not np.isfinite(tops := np.concatenate(generation.topk)).all():
+        raise EngineError("bad_topk", f"topk holds {tops[~np.isfinite(tops)][0]!r}: not finite")

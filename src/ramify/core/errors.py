@@ -100,3 +100,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return f"did you mean {' or '.join(map(repr, close))}?"
     more = [f"… and {len(options) - MAX_NAMED} more"] if len(options) > MAX_NAMED else []
     return f"known: {', '.join([*options[:MAX_NAMED], *more]) or 'none'}"
+
+
+def nearest_or_file(name: str, known: Iterable[str], part: str = "Name") -> str:
+    """As `nearest`, where a user's own `part` of a file may be named instead."""
+    near = nearest(name, known)
+    return f"{near}{'' if near.endswith('?') else '.'} Or name a file: path/to/file.py:{part}"

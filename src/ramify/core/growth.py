@@ -158,21 +158,14 @@ class Growth:
         return tuple(nodes)
 
     def _plant_path(self, flight: Flight) -> tuple[int, ...]:
-        """Put the steps of a path on the tree, each behind the one before it. What an environment's model said in a
-        step quotes that step, and is no part of the path."""
+        """Put the steps of a path on the tree, each behind the one before it, and their asides beside them."""
         nodes: list[int] = []
-        num_asides = 0
         for step in flight.steps:
-            if step.role == "user":
-                if not nodes:
-                    raise ContractError("what an environment's model said comes behind the step that it belongs to")
-                self.tree.add(step, self.tree.aside(nodes[-1], num_asides))
-                num_asides += 1
-                continue
             place = self.tree.follow(nodes[-1]) if nodes else flight.place
             assert place is not None
             nodes.append(self.tree.add(step, place))
-            num_asides = 0
+            for number, aside in enumerate(step.asides):
+                self.tree.add(aside, self.tree.aside(nodes[-1], number))
         return tuple(nodes)
 
     def _score(self, command: Command, scores: tuple[Score, ...]) -> None:

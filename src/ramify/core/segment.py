@@ -8,7 +8,7 @@ arrays are read-only.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -154,9 +154,14 @@ class Segment:
             raise ContractError(f"segment ids must be (T,) int32, got {self.ids.dtype} of shape {self.ids.shape}")
         if self.origin != "sampled" and (self.logprobs is not None or self.measures or self.finish is not None):
             raise ContractError(f"a {self.origin!r} segment has no logprobs, measures or finish: only sampled ones do")
-        for name, values in (("logprobs", self.logprobs), *self.measures.items()):
-            if values is not None and values.shape != self.ids.shape:
-                raise ContractError(f"{name} has shape {values.shape} for {len(self.ids)} ids")
+        if self.logprobs is not None:
+            self._refuse_other_shape("logprobs", self.logprobs)
+        for name, values in self.measures.items():
+            self._refuse_other_shape(name, values)
+
+    def _refuse_other_shape(self, name: str, values: Floats_T) -> None:
+        if values.shape != self.ids.shape:
+            raise ContractError(f"{name} has shape {values.shape} for {len(self.ids)} ids")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -164,6 +169,16 @@ class Segment:
     @property
     def is_sampled(self) -> bool:
         return self.origin == "sampled"
+
+
+class SegmentLabel(NamedTuple):
+    """What a segment is, without its tokens: cheap to read for a whole tree."""
+
+    num_tokens: int
+    origin: Origin
+    version: int | None
+    source: Origination | None
+    tool_call: ToolCall | None
 
 
 def token_array(ids: object) -> Ids_T:

@@ -33,6 +33,9 @@ class Strategy(Protocol):
     It is built as `Strategy(config, rng)`. `config` is the dataclass named by the class attribute `Config`; `rng` is a
     `numpy.random.Generator`. It must be picklable between any two calls.
 
+    `Config` may have a property `planned_leaves`: how many leaves it plans for a tree. The rows of every tree are
+    divided by this one number, whatever the tree has become (`rows.normaliser`).
+
     A field of `Config` may name a function: `field(default="uniform", metadata={"plugin": "choose"})` takes the name of
     any plug-in of the kind `choose`. The function is passed to the constructor as a keyword with the name of the field.
     """

@@ -124,6 +124,15 @@ class Joint(Protocol):
 
 
 @runtime_checkable
+class JoinsState(Protocol):
+    """A tool or a set of tools that may act on the state of another tool of the run, which its options name."""
+
+    def joined(self, tools: "Mapping[str, Tool | ToolSet]") -> "Tool | ToolSet":
+        """The same, acting on the state of that tool. `tools`: the entries of `tools.use`. Raises `ConfigError`."""
+        ...
+
+
+@runtime_checkable
 class Lasting(Protocol):
     """A tool that holds something, such as a connection, from its first session to the end of a run."""
 

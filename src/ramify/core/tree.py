@@ -28,7 +28,7 @@ from ramify.core.ledger import Spend
 from ramify.core.notebook import html_of
 from ramify.core.problem import Problem
 from ramify.core.seeds import aside_seed, child_seed, judge_seed
-from ramify.core.segment import Floats_T, Segment
+from ramify.core.segment import Floats_T, Ids_T, Segment, SegmentLabel
 from ramify.core.stop import ROULETTE, STOP_WORDS, stop_word
 
 NONE = -1
@@ -60,10 +60,18 @@ class Step:
     """Named values of the whole step (`step_entropy_topk`, ...). An absent name was not computed."""
     scores: tuple[Score, ...] = ()
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    asides: tuple["Step", ...] = ()
+    """What the environment's model said in this step, such as a simulated user. Each becomes a node of its own, which
+    quotes this one and is no part of the path."""
 
     def __post_init__(self) -> None:
         if self.stop is not None:
             stop_word(self.stop)
+
+    @property
+    def with_asides(self) -> tuple["Step", ...]:
+        """This step, then its asides: everything that it billed."""
+        return (self, *self.asides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +258,31 @@ class Tree:
         """Segments of `node`; their arrays are read-only views."""
         return tuple(self._segments.get(i) for i in self._segment_range(node))
 
+    def labels(self, node: int) -> list[SegmentLabel]:
+        """What the segments of `node` are, without their tokens."""
+        return [self._segments.label(i) for i in self._segment_range(node)]
+
+    def ids(self, node: int) -> Ids_T:
+        """(T,) int32: the ids of `node`, a read-only view where possible."""
+        return self._segments.joined_ids(self._segment_range(node))
+
+    def logprobs(self, node: int) -> Floats_T:
+        """(T,) float32: the logprobs of the tokens of `node`; NaN where nothing was sampled or the engine gave none."""
+        return self._segments.joined_values(self._segment_range(node))
+
+    def token_measure(self, node: int, name: str) -> Floats_T:
+        """(T,) float32: a value of each token of `node`; NaN where it was not computed."""
+        return self._segments.joined_values(self._segment_range(node), name)
+
     def num_sampled(self, node: int) -> int:
         """Number of sampled tokens of `node`."""
         return sum(self._segments.length(i) for i in self._segment_range(node) if self._segments.is_sampled(i))
+
+    def versions(self, node: int) -> set[int]:
+        """The policy versions that sampled tokens of `node`; empty = none, or the engine has no versions."""
+        arena = self._segments
+        found = (arena.version(i) for i in self._segment_range(node) if arena.is_sampled(i))
+        return {version for version in found if version is not None}
 
     def num_billed(self, node: int) -> int:
         """Number of tokens that engines billed for `node`: on engines of messages, only they know it."""

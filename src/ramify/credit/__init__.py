@@ -13,6 +13,7 @@ from ramify.credit.deepsearch import deepsearch, deepsearch_as_published
 from ramify.credit.forest import Forest
 from ramify.credit.group import group_advantages, leaf_grpo, leaf_loo, leaf_mean
 from ramify.credit.grown import forest_of
+from ramify.credit.own import OwnCredit
 from ramify.credit.sibling import ancestor_loo, leaf_tree_loo, sibling_loo, sibling_mean, split_mean
 from ramify.credit.split import split, split_tree_loo, subtree_loo
 from ramify.credit.spo import spo, spo_as_published
@@ -30,6 +31,7 @@ __all__ = [
     "Credit",
     "Credited",
     "Forest",
+    "OwnCredit",
     "PostHocRule",
     "ancestor_loo",
     "at2po",

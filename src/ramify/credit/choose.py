@@ -1,8 +1,8 @@
 """Choose: find a credit by name, and say whether it is exact for the given forest.
 
-It owns the one table of credits. `auto` uses the exact `subtree_loo` if every fork is predictable, and the published
-`leaf_grpo` otherwise. If an exact credit is named for forks that are not predictable, a `ContractError` is raised: its
-numbers would look exact but would not be.
+It owns the one table of credits; a user's own credit is a function beside it (`own`). `auto` uses the exact
+`subtree_loo` if every fork is predictable, and the published `leaf_grpo` otherwise. If an exact credit is named for
+forks that are not predictable, a `ContractError` is raised: its numbers would look exact but would not be.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,6 +19,7 @@ from ramify.credit.deepsearch import deepsearch, deepsearch_as_published
 from ramify.credit.forest import Array_N, Forest
 from ramify.credit.group import Advantages, group_advantages, leaf_grpo, leaf_loo, leaf_mean
 from ramify.credit.grown import MEAN_SURPRISAL
+from ramify.credit.own import OwnCredit
 from ramify.credit.sibling import ancestor_loo, leaf_tree_loo, sibling_loo, sibling_mean, split_mean
 from ramify.credit.split import split, split_tree_loo, subtree_loo
 from ramify.credit.spo import spo, spo_as_published
@@ -150,24 +151,32 @@ PUBLISHED: Final = "leaf_grpo"
 """What `auto` uses otherwise: the same as trainers do with rows that know nothing of a tree."""
 
 
-def measures_of(name: str) -> tuple[str, ...]:
-    """Measures that the credit called `name` reads; none for `auto`. Raises `ConfigError` for an unknown name."""
+def measures_of(name: str | OwnCredit) -> tuple[str, ...]:
+    """Measures that the credit called `name` reads; none for `auto` and for a user's own. Raises `ConfigError` for an
+    unknown name."""
+    if isinstance(name, OwnCredit):
+        return ()
     if name not in NAMES:
         raise ConfigError(f"unknown credit {name!r}; {nearest(name, NAMES)}")
     return () if name == AUTO else CREDITS[name].measures
 
 
-def needs_balance(name: str) -> bool:
-    """Whether the credit called `name` reads the balanced shares of post-hoc forks."""
-    return name in CREDITS and CREDITS[name].exact_for == "balanced shares"
+def needs_balance(name: str | OwnCredit) -> bool:
+    """Whether the credit called `name` reads the balanced shares of post-hoc forks. A user's own does not."""
+    return isinstance(name, str) and name in CREDITS and CREDITS[name].exact_for == "balanced shares"
 
 
-def credit(name: str, forest: Forest) -> Credited:
-    """Credit `forest` with the credit called `name`, or `auto`. Where returns are made of steps, an exact credit takes
-    the rewards to go (`to_go`); a published one, and one of leaf advantages, takes whole returns.
+def credit(name: str | OwnCredit, forest: Forest) -> Credited:
+    """Credit `forest` with the credit called `name`, with `auto`, or with a user's own. Where returns are made of
+    steps, an exact credit takes the rewards to go (`to_go`); all others, and those of leaf advantages, take whole
+    returns.
 
-    Raises `ConfigError` for an unknown name and `ContractError` if an exact credit cannot be exact.
+    Raises `ConfigError` for an unknown name, and `ContractError` if an exact credit cannot be exact or a user's own
+    fails.
     """
+    if isinstance(name, OwnCredit):
+        reasons = (*forest.post_hoc_reasons, *forest.caveats, f"credit {name.name} is not certified")
+        return Credited(name.name, forest, name.coefficients(forest), None, reasons)
     if name == AUTO:
         name = PUBLISHED if forest.post_hoc_reasons else EXACT
     if name not in CREDITS:

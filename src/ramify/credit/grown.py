@@ -192,18 +192,19 @@ class _Survey:
             self.lost[f"ended with {stop!r}"] += 1
             return False
         reward = 0.0 if stop == ROULETTE else self.tree.reward(node)
-        if reward is None:
-            self._refuse_unjudged(node, stop)
-            self.lost["no judge gave a reward"] += 1
+        if reward is None or not math.isfinite(reward):
+            self._refuse_unjudged(node, stop, reward)
+            self.lost["no judge gave a reward" if reward is None else f"its reward is {reward}"] += 1
             return False
         self.rewards[node] = reward
         return True
 
-    def _refuse_unjudged(self, node: int, stop: str) -> None:
+    def _refuse_unjudged(self, node: int, stop: str, reward: float | None) -> None:
         if self.unjudged == "error":
+            has = "has no reward; a missing reward is not 0" if reward is None else f"its reward is {reward}"
             raise ExportError(
-                f"leaf {node} of tree {self.tree.problem.uid!r} ended with {stop!r} and has no reward; a missing "
-                "reward is not 0: name a leaf judge, find its fault in the node's notes, or pass unjudged='drop'"
+                f"leaf {node} of tree {self.tree.problem.uid!r} ended with {stop!r} and {has}: name a leaf judge, "
+                "find its fault in the node's notes, or pass unjudged='drop'"
             )
 
     def _kept(self, node: int) -> float:
@@ -213,6 +214,9 @@ class _Survey:
     def _share_out(self, siblings: list[int], counted: list[int], *, kept: float) -> None:
         """Shares of the children of one node. The shares of dropped children go to the others in proportion. If random
         termination let the path go on, the shares are divided by its probability."""
+        if len(siblings) == 1 and self.tree.fork(siblings[0]) is None:  # As most nodes of a path.
+            self.shares.update((node, 1 / kept) for node in counted)
+            return
         planned = self._planned(siblings)
         counted_sum = sum(planned[node] for node in counted)
         is_whole = len(counted) == len(siblings) or not counted_sum

@@ -24,7 +24,7 @@ from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.tool import STATE_DIGEST, STATEFUL, Branching
 from ramify.environments.repair_repositories import MAX_BUGS, SPLITS, Repository, repositories
-from ramify.workspaces.shell import ForkScore, Shell, ShellSession, score_on_fork
+from ramify.workspaces.shell import ForkScore, RemoteSession, Shell, ShellSession, score_on_fork
 from ramify.workspaces.starter import LOST
 
 FILES: Final = "files"
@@ -151,7 +151,7 @@ class RepairEpisode:
     """A repository after some commands."""
 
     environment: CodeRepair
-    session: ShellSession
+    session: ShellSession | RemoteSession
     state_sha256: str
     num_commands: int = 0
 

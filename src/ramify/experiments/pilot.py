@@ -5,8 +5,8 @@ grows the pilot's trees. The pilot uses other seeds than the run, because trees 
 with it.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -51,6 +51,12 @@ Watch = Callable[[str, int], AbstractContextManager[Observer]]
 """(title, number of trees) -> an observer of the trees that are grown inside."""
 
 
+@contextmanager
+def unseen(_title: str, _number: int) -> Iterator[Observer]:
+    """A `Watch` that shows nothing."""
+    yield lambda event: None
+
+
 @dataclass(frozen=True, slots=True)
 class PilotRun:
     """A pilot and its cost."""
@@ -65,13 +71,25 @@ class PilotRun:
     caveats: tuple[str, ...]
     """Sentences about what the pilot could not measure."""
 
+    @property
+    def cost_a_path(self) -> float:
+        """Mean cost of a chain, in the pilot's prices."""
+        return _cost_a_path(self.pilot.trees, self.pilot.num_levels)
+
 
 def grow_pilot(
-    config: RunConfig, *, num_problems: int | None = None, run_tokens: int | None = None, prices: Prices, watch: Watch
+    config: RunConfig,
+    *,
+    num_problems: int | None = None,
+    run_tokens: int | None = None,
+    run_paths: int | None = None,
+    prices: Prices,
+    watch: Watch,
 ) -> PilotRun:
     """Grow the pilot of a run with `num_problems`, or with as many as `SHARE` of the run's decode tokens pays for.
 
-    Raises `ConfigError` if fewer than two problems gave a tree with two rewarded stems.
+    The size of the run is `run_tokens`, or the tokens of `run_paths` chains. Raises `ConfigError` if fewer than two
+    problems gave a tree with two rewarded stems.
     """
     task = build.build_task(config)
     with watch("first chains", FIRST_CHAINS) as observe:
@@ -82,6 +100,8 @@ def grow_pilot(
         caveats.append(
             f"the state of {', '.join(stuck)} cannot be branched, and forks would be refused: the pilot grows chains"
         )
+    if run_tokens is None and run_paths is not None:
+        run_tokens = round(run_paths * sum(profile.tokens))
     number = num_problems or profile.num_problems(run_tokens)
     with watch("pilot", number) as observe:
         problems = task.problems(config.task.split, number, config.seed)
@@ -92,8 +112,8 @@ def grow_pilot(
     flown = [tree for tree in found if tree is not None]
     if len(flown) < 2:
         raise ConfigError(
-            f"{len(flown)} of {number} problems gave two stems with a reward; a pilot needs 2 such problems: "
-            "raise --pilot"
+            f"{len(flown)} of {number} problems gave two stems with a reward; a pilot needs 2 such problems: give it "
+            "more problems"
         )
     if len(flown) < number:
         caveats.append(
@@ -138,7 +158,7 @@ class _PathProfile:
         if number < 2:
             raise ConfigError(
                 f"{SHARE:.0%} of the run's {run_tokens} decode tokens pay for {number} pilot trees of {a_tree:.0f}: "
-                "plan for more prompts, or say --pilot"
+                "plan for a larger run, or say how many problems the pilot has"
             )
         return min(number, MAX_PROBLEMS)
 

@@ -1,5 +1,5 @@
-"""Trainers: one folder per trainer, with the functions that it loads by dotted path to train on trees.
+"""Trainers: one folder per trainer, with what it loads to train on trees.
 
-May import every room but `train`, `view` and `cli`. Imports a trainer itself only inside functions. Read `slime/`
-first.
+May import every room but `train`, `view` and `cli`. `trl` and `verl` import their trainers; `slime`
+imports its own only inside functions. Read `slime/` first.
 """

@@ -97,28 +97,30 @@ def _solved(data: Array, owed: Array, forked: Array, alive: Array) -> Array:
 
 
 class _Walk:
-    """One walk over a tree, from the leaves up."""
+    """One walk over a tree, from the leaves up. Families are small, so plain numbers are faster than arrays."""
 
     def __init__(self, tree: PilotTree, num_levels: int) -> None:
         self.tree = tree
         self.num_levels = num_levels
+        self.level: list[int] = tree.level.tolist()
         self.children: list[list[int]] = [[] for _ in range(len(tree.parent) + 1)]
         for node, parent in enumerate(tree.parent.tolist()):
             self.children[parent].append(node)
 
     @cached_property
-    def means(self) -> Array:
+    def means(self) -> list[float]:
         """(N,) mean return below each node."""
-        means = self.tree.reward.copy()
+        means: list[float] = self.tree.reward.tolist()
         for node in reversed(range(len(means))):
             if below := self.children[node]:
-                means[node] = means[below[0]] if len(below) == 1 else means[below].mean()
+                means[node] = sum(means[child] for child in below) / len(below)
         return means
 
     def sums(self) -> _Sums:
         size, n = self.num_levels, len(self.tree.parent)
-        weight = np.append(self.tree.weight, 1.0)
-        known, owed = np.zeros(n + 1), np.zeros((n + 1, size))
+        weight = [*self.tree.weight.tolist(), 1.0]
+        known = [0.0] * (n + 1)
+        owed: list[dict[int, float]] = [{} for _ in range(n + 1)]
         """Variance of each node's mean given its prefix: a known number, plus how often to add the mean of each
         level."""
         total = _Sums(*(np.zeros(shape) for shape in (size, (size, size), size, size, size, (), ())))
@@ -126,22 +128,31 @@ class _Walk:
             below = self.children[node]
             if not below or not self._is_place(node):
                 continue
-            level = int(self.tree.level[below[0]])
+            level = self.level[below[0]]
             total.alive[level] += weight[node]
             if len(below) == 1:
-                known[node], owed[node] = known[below[0]], owed[below[0]]
-                owed[node, level] += 1
+                known[node] = known[below[0]]
+                owed[node] = {**owed[below[0]], level: owed[below[0]].get(level, 0.0) + 1}
                 continue
-            spread = self.means[below].var(ddof=1)
-            total.data[level] += weight[node] * (spread - known[below].mean())
-            total.owed[level] += weight[node] * owed[below].mean(axis=0)
+            spread = _variance([self.means[child] for child in below])
+            total.data[level] += weight[node] * (spread - sum(known[child] for child in below) / len(below))
+            for child in below:
+                for deeper, times in owed[child].items():
+                    total.owed[level, deeper] += weight[node] * times / len(below)
             total.forked[level] += weight[node]
             known[node] = spread / len(below)
         np.add.at(total.cost, self.tree.level, self.tree.weight * self.tree.cost)
-        total.mean[()] = self.means[self.children[STEM]].mean()
+        firsts = self.children[STEM]
+        total.mean[()] = sum(self.means[child] for child in firsts) / len(firsts)
         total.noise[()] = known[STEM]
         return total
 
     def _is_place(self, node: int) -> bool:
         """Whether paths continue from here into the next level."""
-        return node == STEM or self.tree.level[self.children[node][0]] > self.tree.level[node]
+        return node == STEM or self.level[self.children[node][0]] > self.level[node]
+
+
+def _variance(values: list[float]) -> float:
+    """Sample variance of two values or more."""
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)

@@ -52,19 +52,21 @@ class PilotTree:
     @property
     def weight(self) -> Floats_N:
         """(N,) share of each node in one path; siblings have equal shares. The shares of the leaves sum to 1."""
-        num_children = np.bincount(self.parent + 1, minlength=len(self.parent) + 1)
-        weight = np.empty(len(self.parent))
-        for node, parent in enumerate(self.parent.tolist()):
-            weight[node] = (1.0 if parent == STEM else weight[parent]) / num_children[parent + 1]
-        return weight
+        parents: list[int] = self.parent.tolist()
+        num_children: list[int] = np.bincount(self.parent + 1, minlength=len(parents) + 1).tolist()
+        weight: list[float] = []
+        for parent in parents:
+            weight.append((1.0 if parent == STEM else weight[parent]) / num_children[parent + 1])
+        return np.array(weight)
 
     @property
     def is_behind(self) -> Bools_N:
         """(N,) whether the prune rule would have ended the path before this node."""
-        behind = np.zeros(len(self.parent), bool)
-        for node, parent in enumerate(self.parent.tolist()):
-            behind[node] = parent != STEM and (behind[parent] or self.given_up[parent])
-        return behind
+        behind: list[bool] = []
+        given_up: list[bool] = self.given_up.tolist()
+        for parent in self.parent.tolist():
+            behind.append(parent != STEM and (behind[parent] or given_up[parent]))
+        return np.array(behind, bool)
 
     def truncated(self) -> "PilotTree":
         """The tree as it would be with the prune rule in use: a pruned path is a leaf with return 0."""

@@ -40,8 +40,14 @@ class Arrays:
     """(B, R) the weight of each token; 0 = context. Only tokens with a weight other than 0 are trained."""
     advantages: Floats_BR
     """(B, R) advantages. The loss sums them times `loss_weights` and divides by the row's `normaliser`."""
+    positive: Floats_BR
+    """(B, R) the part of `advantages` that leaves with positive advantages give, for a clipped loss."""
+    shares: Floats_BR
+    """(B, R) what terms of the loss without an advantage (KL, entropy) are multiplied by in place of it."""
     old_logprobs: Floats_BR | None
     """(B, R) in nats, as sampled; 0 where nothing was sampled. None = the engine gave none for some trained token."""
+    versions: Ints_BT
+    """(B, R) policy version that sampled each token; -1 = none."""
     rewards: npt.NDArray[np.float32]
     """(B,) 0 for padding rows, which must not enter any mean."""
     normaliser: npt.NDArray[np.float32]
@@ -90,7 +96,10 @@ def padded(
         response_mask=_responses([row.is_sampled for row in rows], rows, np.zeros((size, length), np.int64)),
         loss_weights=_responses([row.weights for row in rows], rows, np.zeros((size, length), np.float32)),
         advantages=_responses([row.advantages for row in rows], rows, np.zeros((size, length), np.float32)),
+        positive=_responses([row.positive for row in rows], rows, np.zeros((size, length), np.float32)),
+        shares=_responses([row.shares for row in rows], rows, np.zeros((size, length), np.float32)),
         old_logprobs=_old_logprobs(rows, np.zeros((size, length), np.float32)),
+        versions=_responses([row.versions for row in rows], rows, np.full((size, length), -1, np.int64)),
         rewards=_column([row.reward for row in rows], size, missing=0.0),
         normaliser=_column([row.normaliser for row in rows], size, missing=1.0),
         is_padding=is_padding,
@@ -132,7 +141,7 @@ def _responses(values: Sequence[npt.NDArray[np.generic]], rows: Sequence[Row], f
 
 
 def _old_logprobs(rows: Sequence[Row], filled: Floats_BR) -> Floats_BR | None:
-    if any(np.isnan(row.logprobs[row.weights > 0]).any() for row in rows):
+    if not all(row.has_logprobs for row in rows):
         return None
     return _responses([np.nan_to_num(row.logprobs) for row in rows], rows, filled)
 

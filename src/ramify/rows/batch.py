@@ -65,5 +65,7 @@ def _moments(rows: Sequence[Row], values: Sequence[np.ndarray]) -> tuple[float, 
 
 
 def _changed(row: Row, advantages: Doubles_T, reason: str) -> Row:
-    """The row with other advantages on its sampled tokens."""
-    return replace(row, advantages=np.where(row.is_sampled, advantages, 0.0), reasons=(*row.reasons, reason))
+    """The row with other advantages on its sampled tokens, each positive or negative as a whole."""
+    spans = tuple(replace(span, positive=None) for span in row.spans)
+    changed = np.where(row.is_sampled, advantages, 0.0)
+    return replace(row, advantages=changed, spans=spans, reasons=(*row.reasons, reason))

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ramify.core.errors import ExportError
+from ramify.rows.json_numbers import JsonText
 
 SCHEMA = "ramify.export-file/1"
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def files_of(write: Callable[..., Any], path: Path) -> list[Path]:
@@ -62,8 +64,7 @@ def whole(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 def json_line(values: Mapping[str, Any]) -> bytes:
     """One line of JSON in UTF-8, with the newline. Lone surrogates, which UTF-8 cannot hold, become `?`."""
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", errors="replace") + b"\n"
+    return b"{%b}\n" % b",".join(b"%b:%b" % (_json(name), _json(value)) for name, value in values.items())
 
 
 def write_lines(records: Iterable[Mapping[str, Any]], path: Path, *, force: bool = False) -> int:
@@ -74,6 +75,10 @@ def write_lines(records: Iterable[Mapping[str, Any]], path: Path, *, force: bool
             stream.write(json_line(values))
             number += 1
     return number
+
+
+def _json(value: Any) -> bytes:
+    return value if isinstance(value, JsonText) else _ENCODER.encode(value).encode("utf-8", errors="replace")
 
 
 def mark(files: Sequence[Path]) -> None:

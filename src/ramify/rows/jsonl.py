@@ -7,15 +7,17 @@ memory.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ramify.rows.files import json_line, write_lines
-from ramify.rows.records import record
+from ramify.rows.json_numbers import decimals_text, floats_text, ids_text
+from ramify.rows.records import columns
 from ramify.rows.row import Row
 
 
 def lines(rows: Iterable[Row]) -> Iterator[bytes]:
     """One line per row, with the newline. Lone surrogates, which UTF-8 cannot hold, become `?`."""
-    return (json_line(record(row)) for row in rows)
+    return (json_line(_fields(row)) for row in rows)
 
 
 def write(rows: Iterable[Row], path: Path, *, gold: str | None = None, force: bool = False) -> int:
@@ -24,4 +26,15 @@ def write(rows: Iterable[Row], path: Path, *, gold: str | None = None, force: bo
     - `gold`: public column of the gold answers; None = rows have none.
     - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
     """
-    return write_lines((record(row) for row in rows), path, force=force)
+    return write_lines(map(_fields, rows), path, force=force)
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    """The record of a row, with the text of its numbers."""
+    return {
+        **columns(row),
+        "ids": ids_text(row.ids),
+        "weights": floats_text(row.weights, "weights"),
+        "advantages": floats_text(row.advantages, "advantages"),
+        "logprobs": decimals_text(row.logprobs, "logprobs"),
+    }

@@ -4,14 +4,17 @@
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from ramify.core.errors import ExportError
 from ramify.rows.files import whole
-from ramify.rows.records import record
+from ramify.rows.records import columns
 from ramify.rows.row import Row
 
 ROWS_A_GROUP: Final = 1024
@@ -28,8 +31,10 @@ def write(rows: Iterable[Row], path: Path, *, gold: str | None = None, force: bo
     number = 0
     remaining = iter(rows)
     with whole(path, force=force) as part, parquet.ParquetWriter(part, schema) as writer:
-        while group := [_columns(row) for row in islice(remaining, ROWS_A_GROUP)]:
-            writer.write_table(arrow.Table.from_pylist(group, schema=schema))
+        while group := [_fields(row) for row in islice(remaining, ROWS_A_GROUP)]:
+            table = {name: [fields[name] for fields in group] for name in schema.names}
+            table |= {name: _lists(arrow, table[name]) for name in ("ids", "weights", "advantages", "logprobs")}
+            writer.write_table(arrow.table(table, schema=schema))
             number += len(group)
     return number
 
@@ -43,13 +48,20 @@ def _pyarrow() -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-def _columns(row: Row) -> dict[str, Any]:
-    columns = record(row)
-    columns["parts"] = list(columns["parts"].items())
-    columns["public"] = _text(columns["public"])
-    for span in columns["spans"]:
+def _lists(arrow: Any, arrays: Sequence[npt.NDArray[Any]]) -> Any:
+    """A column of lists: an array a row. NaN becomes null."""
+    values = np.concatenate(arrays)
+    offsets = np.cumsum([0, *map(len, arrays)], dtype=np.int32)
+    return arrow.ListArray.from_arrays(offsets, arrow.array(values, from_pandas=True))
+
+
+def _fields(row: Row) -> dict[str, Any]:
+    fields = columns(row)
+    fields["parts"] = list(fields["parts"].items())
+    fields["public"] = _text(fields["public"])
+    for span in fields["spans"]:
         span["call"] = None if span["call"] is None else _text(span["call"])
-    return columns
+    return fields
 
 
 def _text(value: Any) -> str:
@@ -69,6 +81,8 @@ def _schema(arrow: Any) -> Any:
             ("top_k", arrow.int32()),
             ("logprobs", arrow.string()),
             ("step_entropy", arrow.float64()),
+            ("positive", arrow.float64()),
+            ("share", arrow.float64()),
             ("call", arrow.string()),
         ]
     )

@@ -13,6 +13,7 @@ import numpy as np
 
 from ramify.core.errors import ExportError
 from ramify.core.segment import Floats_T, ToolCall
+from ramify.rows.json_numbers import shortest
 from ramify.rows.row import Row, RowSpan
 
 SCHEMA_VERSION: Final = 1
@@ -20,15 +21,22 @@ SCHEMA_VERSION: Final = 1
 
 def record(row: Row) -> dict[str, Any]:
     """A row as JSON data. Raises `ExportError` for a public column that is no JSON data."""
+    values = columns(row)
+    numbers = {name: values[name].tolist() for name in ("ids", "weights", "advantages")}
+    return {**values, **numbers, "logprobs": decimals(row.logprobs)}
+
+
+def columns(row: Row) -> dict[str, Any]:
+    """As `record`, with the arrays of a row as they are: (T,) `ids`, `weights`, `advantages`, `logprobs`."""
     return {
         "schema_version": SCHEMA_VERSION,
         "uid": row.uid,
         **about(row),
         "num_prompt": row.num_prompt,
-        "ids": row.ids.tolist(),
-        "weights": row.weights.tolist(),
-        "advantages": row.advantages.tolist(),
-        "logprobs": shortest(row.logprobs),
+        "ids": row.ids,
+        "weights": row.weights,
+        "advantages": row.advantages,
+        "logprobs": row.logprobs,
         "spans": [_span(span) for span in row.spans],
         "codec": {"name": row.codec, "sha256": row.codec_sha256},
         "public": plain(row.public, "public"),
@@ -54,10 +62,18 @@ def about(row: Row) -> dict[str, Any]:
     }
 
 
-def shortest(values: Floats_T) -> list[float | None]:
+def sampled_by(row: Row) -> dict[str, Any]:
+    """How a row was sampled, for exports without spans: what a trainer needs to drop stale, or too long, rows."""
+    return {
+        "versions": sorted({span.version for span in row.spans if span.version is not None}),
+        "has_logprobs": row.has_logprobs,
+        "num_tokens": len(row),
+    }
+
+
+def decimals(values: Floats_T) -> list[float | None]:
     """float32 values as the shortest decimals that give the same float32 again; None for NaN."""
-    numbers = [float(text) for text in values.astype(str)]
-    return [None if math.isnan(number) else number for number in numbers]
+    return [None if number != number else number for number in shortest(values).tolist()]
 
 
 def plain(value: Any, where: str) -> Any:
@@ -90,6 +106,8 @@ def _span(span: RowSpan) -> dict[str, Any]:
         "top_k": None if source is None else source.sampling.top_k,
         "logprobs": None if source is None else source.logprobs,
         "step_entropy": plain(span.step_entropy, "spans.step_entropy"),
+        "positive": span.positive,
+        "share": span.share,
         "call": None if span.call is None else _call(span.call),
     }
 

@@ -6,26 +6,27 @@ duplicates and no padding; array exports pad, and mark the padding. See `docs/co
 `docs/concepts/credit.md`.
 
 How to use a row: minimise - sum over rows and tokens of weight * advantage * log pi / normaliser. While the policy is
-the one that sampled, the gradient is the credit's coefficient times grad log pi, each token once. `normaliser` is the
-number of leaves that become rows, or a constant that the caller gives. With it, an advantage has the size that trainers
-usually have: on chains under `leaf_grpo` it is exactly GRPO's.
+the one that sampled, the gradient is the credit's coefficient times grad log pi, each token once. `normaliser` is one
+number for all trees of a run, as a rule the number of rows that is planned for a tree. With it, an advantage has the
+size that trainers usually have: on chains under `leaf_grpo` it is exactly GRPO's.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ramify.core.branch import Branch
 from ramify.core.codec import Codec
 from ramify.core.errors import ExportError
-from ramify.core.segment import Floats_T, Ids_T, Origin, Origination, Segment, ToolCall
+from ramify.core.segment import Floats_T, Ids_T, Origin, Origination, ToolCall
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
-from ramify.credit import Credited, Forest, PostHocRule, balanced, forest_of, measures_of, needs_balance
+from ramify.credit import Credited, Forest, OwnCredit, PostHocRule, balanced, forest_of, measures_of, needs_balance
 from ramify.credit import credit as credited_by
 from ramify.credit.forest import STEM
 from ramify.credit.grown import Unjudged
@@ -56,6 +57,37 @@ class RowSpan:
     step_entropy: float | None = None
     """The measure `step_entropy_topk` of the step that the tokens are of, if they were sampled; None = not computed. It
     is of the whole step: where a fork has split one, its tail has it."""
+    positive: float | None = None
+    """The part of the tokens' advantage that leaves with positive advantages give; the rest is negative. A clipped loss
+    needs both (`docs/concepts/credit.md`). None = the advantage itself, by its sign."""
+    share: float = 0.0
+    """What terms of the loss without an advantage (KL, entropy) are multiplied by in place of it; 1 on chains."""
+
+
+class _Terms(NamedTuple):
+    """What the tokens of a node are trained with in one row."""
+
+    advantage: float
+    positive: float
+    share: float
+
+
+class _Step(NamedTuple):
+    """What a node of K segments and T tokens adds to every row through it."""
+
+    ids: Ids_T
+    logprobs: Floats_T
+    entropies: Floats_T
+    lengths: list[int]
+    """(K,) tokens of each segment."""
+    is_sampled: list[bool]
+    """(K,)"""
+    advantages: list[float]
+    """(K,)"""
+    spans: list[RowSpan]
+
+
+_NOTHING: Final = _Terms(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -94,7 +126,9 @@ class Row:
     """Why the gradient is not exact; empty = it is exact."""
     policy: Policy
     normaliser: float
-    """The divisor of the sum over the tree's rows."""
+    """The divisor of the sum over the tree's rows; the same for all trees of a run."""
+    normaliser_of: Literal["run", "tree"] = "run"
+    """Whose divisor it is: one for all trees of the run, or the number of leaves of this one."""
     codec: str
     codec_sha256: str
     public: Mapping[str, Any]
@@ -132,6 +166,24 @@ class Row:
         return np.repeat(
             np.array([-1 if s.version is None else s.version for s in self.spans], np.int64), self._lengths
         )
+
+    @property
+    def positive(self) -> Doubles_T:
+        """(T,) the part of each advantage that leaves with positive advantages give. `advantages - positive` is never
+        above 0."""
+        parts = np.array([np.nan if span.positive is None else span.positive for span in self.spans])
+        of_tokens = np.repeat(parts, self._lengths)
+        return np.where(np.isnan(of_tokens), np.maximum(self.advantages, 0.0), of_tokens)
+
+    @property
+    def shares(self) -> Doubles_T:
+        """(T,) what a term of the loss without an advantage is multiplied by in place of the advantage."""
+        return np.repeat(np.array([span.share for span in self.spans]), self._lengths)
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether every token that it trains has the logprob it was sampled with."""
+        return not np.isnan(self.logprobs[self.weights > 0]).any()
 
     @property
     def coefficients(self) -> Doubles_T:
@@ -175,7 +227,7 @@ class Row:
 def rows_of(
     tree: Tree,
     *,
-    credit: str = "auto",
+    credit: str | OwnCredit = "auto",
     policy: Policy = "once",
     kept: Sequence[int] | None = None,
     shared: Shared = "sum",
@@ -184,34 +236,49 @@ def rows_of(
     post_hoc_reasons: tuple[str, ...] = (),
     post_hoc: PostHocRule | None = None,
     caveats: tuple[str, ...] = (),
+    max_tokens: int | None = None,
 ) -> list[Row]:
     """Rows of a finished tree, one per leaf, in canonical order or in the order of `kept`. Rows without a trained token
     are left out.
 
     `kept`: ids of the leaves to export. For an exact gradient they must be drawn uniformly. Credit is computed on all
     leaves, and the kept leaves stand for the rest. A leaf named twice gives one row, or two as published (`per_leaf`).
-    `normaliser`: None = the number of kept leaves; a constant keeps trees of all sizes on one scale.
+    `normaliser`: the divisor, one for all trees that are trained together; None = the number of kept leaves, which is
+    exact only if all these trees have as many.
     `post_hoc_reasons`: why the strategy's forks depend on tokens, whatever this tree shows. `post_hoc`: the rule by
     which it forks finished paths, for credits with balanced shares. `caveats`: why these rows are not exact, whatever
-    the credit.
+    the credit. `max_tokens`: longer paths, prompt included, make no row, and the rows of their tree say so. Tokens that
+    such a path shares are trained by other rows, with the coefficients that they have.
 
     Raises `ExportError` for a codec that is not the model's, for a leaf without a reward, and for kept nodes that may
     not be trained. Raises `ContractError` for an exact credit on forks that are not predictable, or not balanced.
     Mutates nothing.
     """
     _refuse_inexact(tree.codec)
+    if normaliser is not None and not 0 < normaliser < math.inf:
+        raise ExportError(f"normaliser = {normaliser!r}: a finite number above 0 is needed")
     forest = forest_of(
         tree, unjudged=unjudged, post_hoc_reasons=post_hoc_reasons, selected=kept, measures=measures_of(credit)
     )
     if post_hoc is not None and needs_balance(credit):
         forest = balanced(forest, tree, post_hoc)
-    forest = replace(forest, caveats=(*forest.caveats, *caveats))
     leaves = _kept(forest, kept, policy)
-    if not leaves:
+    fitting = [leaf for leaf in leaves if is_fitting(tree, int(forest.nodes[leaf]), max_tokens)]
+    if not fitting:
         return []
-    export = _Export(tree, credited_by(credit, forest), policy, leaves, normaliser or len(leaves))
-    rows = [export.row(number, values) for number, values in enumerate(export.advantages(shared))]
+    if num_long := len(leaves) - len(fitting):
+        caveats += (f"{num_long} of {len(leaves)} path(s) left out: more than rows.max_tokens = {max_tokens} tokens",)
+    forest = replace(forest, caveats=(*forest.caveats, *caveats))
+    export = _Export(
+        tree, credited_by(credit, forest), policy, fitting, num_kept=_num_kept(forest, leaves), normaliser=normaliser
+    )
+    rows = [export.row(number, of_nodes) for number, of_nodes in enumerate(export.trained(shared))]
     return [row for row in rows if row.weights.any()]
+
+
+def is_fitting(tree: Tree, leaf: int, max_tokens: int | None) -> bool:
+    """Whether the path to a leaf has at most `max_tokens` tokens, prompt included; None = any path."""
+    return max_tokens is None or len(tree.branch(leaf).ids) <= max_tokens
 
 
 def _refuse_inexact(codec: Codec) -> None:
@@ -233,40 +300,73 @@ def _kept(forest: Forest, kept: Sequence[int] | None, policy: Policy) -> list[in
     return [index[node] for node in (kept if policy == "per_leaf" else dict.fromkeys(kept))]
 
 
+def _num_kept(forest: Forest, leaves: Sequence[int]) -> Doubles_T:
+    """(num_leaves,) how often each leaf of the forest is kept."""
+    found = np.zeros(forest.num_leaves)
+    np.add.at(found, np.searchsorted(forest.leaves, leaves), 1.0)
+    return found
+
+
 class _Export:
     """Builds the rows of one tree. Paths are indices of its forest."""
 
     def __init__(
-        self, tree: Tree, credited: Credited, policy: Policy, leaves: Sequence[int], normaliser: float
+        self,
+        tree: Tree,
+        credited: Credited,
+        policy: Policy,
+        leaves: Sequence[int],
+        *,
+        num_kept: Doubles_T,
+        normaliser: float | None,
     ) -> None:
+        """`leaves` make rows. `num_kept`: how often each leaf is kept; those that are kept stand for all."""
         self._tree = tree
         self._credited = credited
         self._forest = credited.forest
         self._policy: Policy = policy
         self._leaves = leaves
-        self._normaliser = normaliser
+        self._num_kept = num_kept
+        self._normaliser = normaliser or float(num_kept.sum())
+        self._normaliser_of: Literal["run", "tree"] = "tree" if normaliser is None else "run"
         self._paths = [self._path(leaf) for leaf in leaves]
         self._weights = row_weights(self._paths, policy)
         self._number = {node: number for number, node in enumerate(tree.subtree())}
+        self._index = {node: index for index, node in enumerate(self._forest.nodes.tolist())}
+        self._steps: dict[int, tuple[_Terms, _Step]] = {}
+        """The latest step of each node, with what it is trained with."""
 
-    def advantages(self, shared: Shared) -> list[Mapping[int, float]]:
-        """For each row: index of a node on its path -> advantage of the tokens sampled there."""
+    def trained(self, shared: Shared) -> list[Mapping[int, _Terms]]:
+        """For each row: index of a node on its path -> what the tokens sampled there are trained with."""
         of_leaves = self._credited.leaf_advantages
         if of_leaves is not None and (self._policy == "per_leaf" or shared == "mean"):
             place = {int(leaf): number for number, leaf in enumerate(self._forest.leaves)}
-            scale = self._normaliser / len(self._leaves)
+            scale = self._normaliser / float(self._num_kept.sum())
             values = [float(of_leaves[place[leaf]]) * scale for leaf in self._leaves]
             if self._policy == "once":
-                return [path_means(self._paths, values)] * len(self._paths)
-            return [dict.fromkeys(path, value) for path, value in zip(self._paths, values, strict=True)]
+                means = path_means(self._paths, values)
+                positive = path_means(self._paths, [max(value, 0.0) for value in values])
+                return [{node: _Terms(means[node], positive[node], scale) for node in means}] * len(self._paths)
+            return [
+                dict.fromkeys(path, _Terms(value, max(value, 0.0), scale))
+                for path, value in zip(self._paths, values, strict=True)
+            ]
         return [dict(enumerate(self._of_nodes()))] * len(self._paths)
 
-    def row(self, number: int, advantages: Mapping[int, float]) -> Row:
+    def row(self, number: int, trained: Mapping[int, _Terms]) -> Row:
         tree, forest, credited = self._tree, self._forest, self._credited
         leaf = self._leaves[number]
         node = int(forest.nodes[leaf])
-        branch = tree.branch(node)
-        weights, values = self._spread(branch, number, advantages)
+        of_row = self._weights[number]
+        steps: list[_Step] = []
+        weights: list[float] = []
+        for above in tree.context(node):
+            index = self._index.get(above)
+            step = self._step(above, _NOTHING if index is None else trained[index])
+            weight = 0.0 if index is None else of_row[index]
+            weights += [weight if is_sampled else 0.0 for is_sampled in step.is_sampled]
+            steps.append(step)
+        lengths = [length for step in steps for length in step.lengths]
         scores, reward = tree.scores(node), tree.reward_score(node)
         return Row(
             uid=tree.problem.uid,
@@ -274,12 +374,12 @@ class _Export:
             split=tree.problem.split,
             leaf=self._number[node],
             leaf_id=node,
-            ids=branch.ids,
-            weights=weights,
-            advantages=values,
-            logprobs=branch.logprobs,
-            entropies=np.concatenate([_entropies(piece.segment) for piece in branch.pieces]),
-            spans=self._spans(branch),
+            ids=np.concatenate([step.ids for step in steps]),
+            weights=np.repeat(np.array(weights), lengths),
+            advantages=np.repeat(np.array([value for step in steps for value in step.advantages]), lengths),
+            logprobs=np.concatenate([step.logprobs for step in steps]),
+            entropies=np.concatenate([step.entropies for step in steps]),
+            spans=tuple(span for step in steps for span in step.spans),
             reward=float(forest.reward[leaf]),
             parts=dict(reward.parts) if reward is not None else {},
             is_oracle=any(score.is_oracle for score in scores),
@@ -288,17 +388,20 @@ class _Export:
             reasons=self._reasons,
             policy=self._policy,
             normaliser=float(self._normaliser),
+            normaliser_of=self._normaliser_of,
             codec=tree.codec.name,
             codec_sha256=tree.codec.sha256,
             public=tree.problem.public,
         )
 
-    @property
+    @cached_property
     def _reasons(self) -> tuple[str, ...]:
         """Why the gradient is not exact: the credit's reasons, and the policy's own reason."""
         is_repeated = self._policy == "per_leaf" and self._credited.leaf_advantages is None and self._forest.is_forked
         own = ("policy 'per_leaf' trains a shared token once a row with its whole coefficient",) if is_repeated else ()
-        return (*self._credited.reasons, *own)
+        versions = sorted({v for node in self._forest.nodes.tolist() for v in self._tree.versions(node)})
+        mixed = (f"several policy versions sampled its tree: {', '.join(map(str, versions))}",)
+        return (*self._credited.reasons, *own, *(mixed if len(versions) > 1 else ()))
 
     def _path(self, leaf: int) -> list[int]:
         path = [leaf]
@@ -306,44 +409,53 @@ class _Export:
             path.append(parent)
         return path[::-1]
 
-    def _of_nodes(self) -> list[float]:
-        """The credit's coefficients, scaled to the size of advantages. The kept leaves stand for the leaves that are
-        not kept."""
+    def _of_nodes(self) -> list[_Terms]:
+        """What the credit says of each node, scaled to the size of advantages. The kept leaves stand for the leaves
+        that are not kept."""
         forest = self._forest
-        kept = np.zeros(forest.num_leaves)
-        np.add.at(kept, np.searchsorted(forest.leaves, self._leaves), 1.0)
-        share_kept = forest.over_leaves(kept) / forest.over_leaves(np.ones(forest.num_leaves))
-        scale = self._normaliser * (forest.num_leaves / len(self._leaves))
-        return (self._credited.coefficients * scale * share_kept).tolist()
+        share_kept = forest.over_leaves(self._num_kept) / forest.over_leaves(np.ones(forest.num_leaves))
+        scale = self._normaliser * (forest.num_leaves / float(self._num_kept.sum()))
+        of_leaves, coefficients = self._credited.leaf_advantages, self._credited.coefficients
+        if of_leaves is None:
+            positive, share = np.maximum(coefficients, 0), self._credited.weights
+        else:
+            positive = forest.over_leaves(np.maximum(of_leaves, 0)) / forest.num_leaves
+            share = forest.over_leaves(np.ones(forest.num_leaves)) / forest.num_leaves
+        parts = ((part * scale * share_kept).tolist() for part in (coefficients, positive, share))
+        return [_Terms(*of_node) for of_node in zip(*parts, strict=True)]
 
-    def _spread(self, branch: Branch, number: int, advantages: Mapping[int, float]) -> tuple[Doubles_T, Doubles_T]:
-        """Weights and advantages of a row's tokens, (T,) each."""
-        index = {int(self._forest.nodes[i]): i for i in self._paths[number]}
-        of_row = self._weights[number]
-        pieces = [index.get(p.node) if p.segment.is_sampled else None for p in branch.pieces]
-        lengths = [len(p.segment) for p in branch.pieces]
-        weights = [0.0 if i is None else of_row[i] for i in pieces]
-        values = [0.0 if i is None else advantages[i] for i in pieces]
-        return np.repeat(np.array(weights), lengths), np.repeat(np.array(values), lengths)
-
-    def _spans(self, branch: Branch) -> tuple[RowSpan, ...]:
-        return tuple(
-            RowSpan(
-                num_tokens=len(p.segment),
-                node=self._number[p.node],
-                origin=p.segment.origin,
-                version=p.segment.version,
-                source=p.segment.source,
-                call=p.segment.tool_call,
-                step_entropy=self._tree.measure(p.node, STEP_ENTROPY) if p.segment.is_sampled else None,
-            )
-            for p in branch.pieces
+    def _step(self, node: int, terms: _Terms) -> _Step:
+        """What a node adds to a row in which its sampled tokens are trained with `terms`."""
+        known = self._steps.get(node)
+        if known is not None and known[0] == terms:
+            return known[1]
+        tree, labels = self._tree, self._tree.labels(node)
+        is_sampled = [label.origin == "sampled" for label in labels]
+        entropy = tree.measure(node, STEP_ENTROPY)
+        made = _Step(
+            ids=tree.ids(node),
+            logprobs=tree.logprobs(node),
+            entropies=tree.token_measure(node, "entropy"),
+            lengths=[label.num_tokens for label in labels],
+            is_sampled=is_sampled,
+            advantages=[terms.advantage if sampled else 0.0 for sampled in is_sampled],
+            spans=[
+                RowSpan(
+                    num_tokens=label.num_tokens,
+                    node=self._number[node],
+                    origin=label.origin,
+                    version=label.version,
+                    source=label.source,
+                    call=label.tool_call,
+                    step_entropy=entropy if sampled else None,
+                    positive=terms.positive if sampled else 0.0,
+                    share=terms.share if sampled else 0.0,
+                )
+                for label, sampled in zip(labels, is_sampled, strict=True)
+            ],
         )
-
-
-def _entropies(segment: Segment) -> Floats_T:
-    found = segment.measures.get("entropy")
-    return np.full(len(segment), np.nan, np.float32) if found is None else found
+        self._steps[node] = terms, made
+        return made
 
 
 def _origin(span: RowSpan) -> Origin:

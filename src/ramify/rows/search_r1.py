@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ramify.rows.arrays import padded
 from ramify.rows.gold import scored_by_rule
 from ramify.rows.groups import GroupBy
-from ramify.rows.records import about
+from ramify.rows.records import about, sampled_by
 from ramify.rows.row import Row
 from ramify.rows.tensors import public_columns, write_tensors, writes_columns
 
@@ -66,7 +66,7 @@ def batch(
         "position_ids": arrays.position_ids * arrays.attention_mask,
     }
     public = scored_by_rule(public_columns(rows, OWN_COLUMNS), gold, data_source, is_target=True)
-    columns = {"uid": arrays.uids.tolist(), **public, "ramify": [about(row) for row in rows]}
+    columns = {"uid": arrays.uids.tolist(), **public, "ramify": [{**about(row), **sampled_by(row)} for row in rows]}
     return SearchR1Batch(tensors, columns, _meta_info(rows))
 
 

@@ -26,17 +26,22 @@ from ramify.credit.group import Kind
 from ramify.rows.files import write_lines
 from ramify.rows.gold import as_text
 from ramify.rows.groups import GroupBy, group_keys, numbered
-from ramify.rows.records import about, plain, shortest
+from ramify.rows.records import about, decimals, plain, sampled_by
 from ramify.rows.row import Row
 from ramify.rows.sample import Sample, SampleStatus
 from ramify.rows.sft import Example
 from ramify.rows.slime_files import write_samples
-from ramify.rows.tensors import CreditBy
+from ramify.rows.tensors import CreditBy, refuse_several_scales
 
+Mean = Literal["tokens", "rollouts"]
+"""How slime's loss weighs tokens. tokens: each alike. rollouts: slime's own mean over each rollout first, which is not
+exact."""
 Rollouts = Literal["leaf", "tree"]
 """Which samples share a `rollout_id`. leaf: none, each leaf is a rollout. tree: all samples of a tree are one
 rollout."""
 ADVANTAGES = "advantages"
+POSITIVE = "positive"
+"""The part of each advantage that leaves with positive advantages give (`RowSpan.positive`)."""
 UNTRAINED: Final = ("rollout_routed_experts", "rollout_top_p_token_ids", "multimodal_train_inputs")
 """Attributes that slime's samples may carry for its trainer. Training data made here does not hold them."""
 
@@ -55,8 +60,11 @@ def samples(
 
     `reward_key`: the part of the reward that is trained; rewards are then mappings of parts. `codec`: if given, prompt
     and response are also written as text, for people. `gold`: the public column of the gold answers, which becomes the
-    label. Raises `ExportError` for two trees in one group and for a missing part.
+    label. Raises `ExportError` for two trees in one group, for a missing part, and for advantages of several
+    normalisers.
     """
+    if credit_by == "tree":
+        refuse_several_scales(rows)
     groups = numbered(group_keys(rows, by=group_by))
     return [
         replace(
@@ -131,6 +139,13 @@ def train_data(batch: Sequence[Sample], *, reward_key: str | None = None) -> dic
     return {**data, **{name: found for name, values in optional.items() if (found := _of_all(batch, name, values))}}
 
 
+def even_sums(data: Mapping[str, Sequence[Any]]) -> list[float]:
+    """`rollout_mask_sums` by which each trained token weighs the same: the mean number of trained tokens per rollout,
+    for every row. slime divides a rollout's loss by it."""
+    num_tokens = sum(map(sum, data["loss_masks"]))
+    return [num_tokens / len(set(data["rollout_ids"]))] * len(data["rollout_ids"])
+
+
 def normalised(
     batch: Sequence[Sample], *, kind: Kind = "grpo", reward_key: str | None = None
 ) -> tuple[list[float], list[float]]:
@@ -181,15 +196,20 @@ def write_train_data(
     group_by: GroupBy = "uid",
     credit_by: CreditBy = "tree",
     reward_key: str | None = None,
+    mean: Mean = "tokens",
     force: bool = False,
 ) -> int:
     """Write the training data of all rows, one line per row with its value for every key.
 
+    - `mean`: what slime's loss divides by, where advantages go along: `tokens` weighs every trained token alike;
+      `rollouts` is slime's own mean over each rollout first.
     - `reward_key`: part of the reward that is trained, if rewards have parts; None = the reward itself.
     - `force`: whether to replace what an earlier export made; anything else there raises `ExportError`.
     """
     made = samples(list(rows), rollouts=rollouts, group_by=group_by, credit_by=credit_by, reward_key=reward_key)
     data = train_data(made, reward_key=reward_key)
+    if made and credit_by == "tree" and mean == "tokens":
+        data["rollout_mask_sums"] = even_sums(data)
     lines = (dict(zip(data, values, strict=True)) for values in zip(*data.values(), strict=True))
     return write_lines(lines, path, force=force)
 
@@ -230,10 +250,23 @@ def _sample(row: Row, codec: Codec | None, reward_key: str | None, credit_by: Cr
         reward=row.reward if reward_key is None else parts,
         loss_mask=(row.weights[start:] > 0).astype(int).tolist(),
         weight_versions=[str(version) for version, _ in groupby(s.version for s in row.spans if s.version is not None)],
-        rollout_log_probs=[x or 0.0 for x in shortest(logprobs)] if is_known else None,
-        metadata={**source, **public, "round_number": row.num_turns, "ramify": {"uid": row.uid, **about(row)}},
-        train_metadata={ADVANTAGES: row.trained[start:].tolist()} if credit_by == "tree" else None,
+        rollout_log_probs=[x or 0.0 for x in decimals(logprobs)] if is_known else None,
+        metadata={
+            **source,
+            **public,
+            "round_number": row.num_turns,
+            "ramify": {"uid": row.uid, **about(row), **sampled_by(row)},
+        },
+        train_metadata=_trained(row, start) if credit_by == "tree" else None,
     )
+
+
+def _trained(row: Row, start: int) -> dict[str, list[float]]:
+    """What each token of the response is trained with. The positive parts are said where some token has both."""
+    found = {ADVANTAGES: row.trained[start:].tolist()}
+    positive = (row.weights * row.positive)[start:]
+    is_mixed = (positive > 0) & (row.trained[start:] < positive)
+    return {**found, POSITIVE: positive.tolist()} if is_mixed.any() else found
 
 
 def _labelled(sample: Sample, gold: str | None) -> Sample:

@@ -23,6 +23,18 @@ P = ParamSpec("P")
 SUFFIXES: Final = (".npz", ".safetensors")
 
 
+def refuse_several_scales(rows: Sequence[Row]) -> None:
+    """Raise `ExportError` for rows of several normalisers: this format holds no divisor, so their advantages would be
+    on several scales. Trees that were divided by their own number of leaves may pass: a run says so on its rows."""
+    found = sorted({row.normaliser for row in rows if row.normaliser_of == "run"})
+    if len(found) > 1:
+        listed = ", ".join(f"{value:g}" for value in found[:8])
+        raise ExportError(
+            f"rows of the normalisers {listed} are on several scales, and this format holds no divisor; export all of "
+            "them with one: --normaliser N, or rows(normaliser=N)"
+        )
+
+
 def columns_path(path: Path) -> Path:
     """The file of JSON lines beside the tensors at `path`."""
     return path.with_suffix(".jsonl")

@@ -1,17 +1,18 @@
 """verl: a batch for `verl.DataProto.from_single_dict`, with prompts padded on the left and responses on the right.
 
 `response_mask` is 1 where a row trains a token, so the rows' policy decides how often a token shared by several rows is
-trained. `rm_scores` carries each token's own advantage, including its weight: an estimator registered in verl returns
-`token_level_rewards * response_mask`. With `credit_by="trainer"` it carries the reward at the last token instead, for
-verl's own estimators, which group by `uid`; the tree's credit is then not exported.
+trained. `rm_scores` carries each token's own advantage, including its weight, which the estimator of
+`integrations.verl` hands on. With `credit_by="trainer"` it carries the reward at the last token instead, for verl's own
+estimators, which group by `uid`; the tree's credit is then not exported.
 
 With verl's `seq-mean-token-sum` and rows of one `normaliser`, the loss is that of `docs/concepts/rows.md`.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,12 @@ import numpy.typing as npt
 from ramify.rows.arrays import Arrays, padded
 from ramify.rows.gold import scored_by_rule
 from ramify.rows.groups import GroupBy
-from ramify.rows.records import about
+from ramify.rows.records import about, sampled_by
 from ramify.rows.row import Row
-from ramify.rows.tensors import CreditBy, public_columns, write_tensors, writes_columns
+from ramify.rows.tensors import CreditBy, public_columns, refuse_several_scales, write_tensors, writes_columns
 
 NUM_TURNS = "__num_turns__"
+LOGGER: Final = logging.getLogger("ramify")
 OWN_COLUMNS = ("uid", NUM_TURNS, "ramify")
 
 
@@ -33,14 +35,21 @@ class VerlBatch:
 
     tensors: dict[str, npt.NDArray[Any]]
     """`prompts` (B, P), `responses`, `response_mask`, `rm_scores` (B, R), `input_ids`, `attention_mask`, `position_ids`
-    (B, P + R). `rollout_log_probs` (B, R), 0 where nothing was sampled, if every trained token has one."""
+    (B, P + R). `versions` (B, R): the policy version that sampled a token, -1 = none. `rollout_log_probs` (B, R), 0
+    where nothing was sampled, if every trained token has one."""
     non_tensors: dict[str, list[Any]]
     """B values each: `uid`, `__num_turns__`, the problem's public columns, and `ramify`: everything else that the row
-    says."""
+    says, with its `versions`, whether it `has_logprobs`, and its `num_tokens`."""
 
-    def single_dict(self) -> dict[str, npt.NDArray[Any]]:
-        """The tensors, and the other columns as object arrays of shape (B,)."""
-        return {**self.tensors, **{name: np.fromiter(values, object) for name, values in self.non_tensors.items()}}
+    def single_dict(self) -> dict[str, Any]:
+        """What `verl.DataProto.from_single_dict` takes: tensors of torch (arrays where torch is not installed), and the
+        other columns as object arrays of shape (B,)."""
+        columns = {name: np.fromiter(values, object) for name, values in self.non_tensors.items()}
+        try:
+            import torch  # pyright: ignore[reportMissingImports] - the trainer has it
+        except ModuleNotFoundError:
+            return {**self.tensors, **columns}
+        return {**{name: torch.from_numpy(array) for name, array in self.tensors.items()}, **columns}
 
 
 def batch(
@@ -51,11 +60,18 @@ def batch(
     group_by: GroupBy = "uid",
     gold: str | None = None,
     data_source: str | None = None,
+    num_prompt: int | None = None,
+    num_response: int | None = None,
 ) -> VerlBatch:
     """The batch of `rows`, in their order. `gold` is the column of the gold answers, for verl's reward manager.
+    `num_prompt`, `num_response`: tokens of the padded prompts and responses; None = as many as needed.
 
-    Raises `ExportError` for two trees in one group and for two codecs."""
-    arrays = padded(rows, pad_id=pad_id, group_by=group_by)
+    Raises `ExportError` for two trees in one group, for two codecs, for advantages of several normalisers, and for rows
+    that do not fit. Warns
+    where some rows have logprobs, others have none, and so none are exported."""
+    if credit_by == "tree":
+        refuse_several_scales(rows)
+    arrays = padded(rows, pad_id=pad_id, group_by=group_by, num_prompt=num_prompt, num_response=num_response)
     tensors: dict[str, npt.NDArray[Any]] = {
         "prompts": arrays.prompts,
         "responses": arrays.responses,
@@ -64,14 +80,21 @@ def batch(
         "attention_mask": arrays.attention_mask,
         "position_ids": arrays.position_ids,
         "rm_scores": _scores(rows, arrays, credit_by),
+        "versions": arrays.versions,
     }
     if arrays.old_logprobs is not None:
         tensors["rollout_log_probs"] = arrays.old_logprobs
+    elif num_known := sum(row.has_logprobs for row in rows):
+        LOGGER.warning(
+            "%d of %d rows have trained tokens without logprobs: rollout_log_probs is left out for all rows",
+            len(rows) - num_known,
+            len(rows),
+        )
     non_tensors = {
         "uid": arrays.uids.tolist(),
         NUM_TURNS: [1 + sum(origin != "prompt" for origin, _ in row.runs) for row in rows],
         **scored_by_rule(public_columns(rows, OWN_COLUMNS), gold, data_source, is_target=False),
-        "ramify": [about(row) for row in rows],
+        "ramify": [{**about(row), **sampled_by(row)} for row in rows],
     }
     return VerlBatch(tensors, non_tensors)
 

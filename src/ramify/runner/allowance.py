@@ -43,7 +43,10 @@ class Allowance:
         if not isinstance(command, Grow) or place is None:
             return Spend()
         if command.action not in self.actions:
-            raise ContractError(f"{command!r}: no such action; {nearest(command.action, self.actions)}")
+            raise ContractError(
+                f"{command!r}: no such action; {nearest(command.action, self.actions)} The configuration adds "
+                f"one: actions.{command.action}.role = 'policy', or 'probe' for paths that make no rows"
+            )
         if self.actions[command.action].text:
             return Spend(leaves=1, judge_calls=self.num_leaf_judges)
         is_fresh = self.actions[command.action].edge == "quotes"

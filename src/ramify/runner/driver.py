@@ -277,7 +277,7 @@ class Driver:
         """Release the reservation and bill what the steps and scores used. Returns the number of leaves billed."""
         flight = self.growth.flights[command_id]
         used: dict[str, Spend] = {}
-        for step in flight.steps:
+        for step in (each for whole in flight.steps for each in whole.with_asides):
             used.setdefault(step.role, Spend()).add(spend_of(step))
         if isinstance(flight.command, Judge) and not isinstance(ending, Failure):
             for node in flight.command.nodes:
@@ -337,7 +337,7 @@ def grouped(commands: Sequence[Command]) -> list[Command]:
 
 
 def spend_of(step: Step) -> Spend:
-    """What one step billed."""
+    """What one step billed, without its asides."""
     spend = Spend()
     for segment in step.segments:
         spend.bill(segment.usage)

@@ -196,8 +196,9 @@ def header_of(run: Prepared) -> Header:
             stops=run.format.stops,
             judges=tuple(sorted(run.rules.codecs)),
             is_text=not run.codec.is_exact,
-            post_hoc_reasons=run.post_hoc_reasons,
-            has_post_hoc_rule=run.post_hoc is not None,
+            post_hoc_reasons=run.traits.post_hoc_reasons,
+            has_post_hoc_rule=run.traits.post_hoc is not None,
+            planned_leaves=run.traits.planned_leaves,
         ),
     )
 

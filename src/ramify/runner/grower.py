@@ -95,21 +95,21 @@ class Grower:
 
     async def grow(self, path: Path) -> Ending:
         """Carry out the work of `path` and report each complete step. Raises `EnginesDown`, which stops the run."""
-        last = next((step for step in reversed(path.work.done) if step.role != "user"), None)
+        last = path.work.done[-1] if path.work.done else None
         if last is not None and last.stop is not None and stop_word(last.stop).is_failure:
             return Failure(str(last.notes["reason"]))
         try:
             while not path.is_over:
                 step = await self._step(path)
                 path.add(step)
-                path.report(step)
+                path.work.report(step)
         except EnginesDown:
             raise
         except EngineError as error:
-            path.report(self.failed_step(path, "engine_error", reason=error.reason, fault=str(error)))
+            path.work.report(self.failed_step(path, "engine_error", reason=error.reason, fault=str(error)))
             return Failure(error.reason, error.is_retryable)
         except ToolError as error:
-            path.report(self.failed_step(path, "replay_diverged", reason=error.reason, fault=str(error)))
+            path.work.report(self.failed_step(path, "replay_diverged", reason=error.reason, fault=str(error)))
             return Failure(error.reason)
         return Done()
 
@@ -127,7 +127,8 @@ class Grower:
         action = self._actions[name]
         edge = "continues" if path.num_steps else action.edge
         segments = tuple(path.turn.segments) if path.turn is not None else ()
-        return Step(segments, stop, name, edge, action.role, notes={"reason": reason, "fault": fault})
+        notes = {"reason": reason, "fault": fault}
+        return Step(segments, stop, name, edge, action.role, notes=notes, asides=path.taken_asides())
 
     async def _step(self, path: Path) -> Step:
         turn, action = self._opened(path), path.work.command.action
@@ -304,9 +305,10 @@ class Grower:
         whole."""
         result = ToolResult(call.result, call.status, call.metadata, call.attachments)
         codec, message = turn.branch.codec, turn.message
+        limit, whole = self._config.max_observation_tokens, len(result.text)
 
         def written(num_characters: int) -> str | Sequence[Span]:
-            cut = replace(result, text=result.text[:num_characters])
+            cut = result if num_characters == whole else replace(result, text=result.text[:num_characters])
             if message is not None and self._in_messages is not None:
                 return self._in_messages.reply(message, action, cut)
             return self._format.observe(action, cut)
@@ -315,7 +317,6 @@ class Grower:
             num_ids = len(span_ids(codec, spans))
             return num_ids if codec.is_exact else estimated_tokens(num_ids)
 
-        limit, whole = self._config.max_observation_tokens, len(result.text)
         spans = written(whole)
         is_cut_behind = message is None and self._config.observation_cut == "end"
         if limit is None or is_cut_behind or size(spans) <= limit:
@@ -371,6 +372,7 @@ class Grower:
             measures=self._measured(turn),
             scores=scores,
             notes=dict(turn.notes),
+            asides=path.taken_asides(),
         )
 
     def _measured(self, turn: Turn) -> dict[str, float]:

@@ -18,7 +18,6 @@ from ramify.core.problem import Problem
 from ramify.core.strategy import Strategy
 from ramify.core.task import Task
 from ramify.core.tree import Tree
-from ramify.credit import PostHocRule
 from ramify.rows.gold import with_gold
 from ramify.rows.row import Row
 from ramify.runner import loop
@@ -31,6 +30,7 @@ from ramify.runner.report import RunReport
 from ramify.runner.reread import secret_of
 from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run
+from ramify.runner.run_strategy import StrategyTraits
 
 Part = TypeVar("Part")
 LOGGER: Final = logging.getLogger("ramify")
@@ -45,24 +45,30 @@ class Rollout:
     trees: tuple[Tree, ...]
     report: RunReport
     answering: Answering
-    post_hoc_reasons: tuple[str, ...] = ()
-    """Why the strategy's forks depend on tokens already drawn; empty = exact credits may be used."""
-    post_hoc: PostHocRule | None = None
-    """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
+    traits: StrategyTraits = StrategyTraits()  # noqa: RUF009 - frozen
     problems: Sequence[Problem] = field(default=(), repr=False)
     """The problems with their secrets, which the trees do not hold."""
 
     def _repr_html_(self) -> str | None:
         return html_of(self)
 
-    def rows(self, *, per_tree: int | None = None, gold: str | None = None) -> list[Row]:
+    def rows(
+        self,
+        *,
+        per_tree: int | None = None,
+        normaliser: float | None = None,
+        max_tokens: int | None = None,
+        gold: str | None = None,
+    ) -> list[Row]:
         """One row for each kept leaf, by the configured credit; each sampled token counts once. With `per_tree`,
-        exactly that many rows of each tree. With `gold`, the secret of that name is a public column of each row. Raises
-        `ExportError`."""
+        exactly that many rows of each tree. With `normaliser` or `max_tokens`, these in place of the run's. With
+        `gold`, the secret of that name is a public column of each row. Raises `ExportError`."""
         problems = {problem.uid: problem for problem in self.problems}
         made: list[Row] = []
         for tree in self.trees:
-            rows = tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
+            rows = tree_rows(
+                tree, self.config, self.traits, per_tree=per_tree, normaliser=normaliser, max_tokens=max_tokens
+            )
             if gold is not None:
                 secret = secret_of(problems[tree.problem.uid], gold, column=self.config.data.answer)
                 rows = with_gold(rows, gold, secret)
@@ -109,7 +115,7 @@ async def rollout(
         await finished(run.close() if engine is None else run.close_others())
     grown = tuple(trees[index] for index in sorted(trees))
     of = run.prepared
-    return Rollout(of.config, grown, report, of.answering, of.post_hoc_reasons, of.post_hoc, of.problems)
+    return Rollout(of.config, grown, report, of.answering, of.traits, of.problems)
 
 
 def _log_data(of: Prepared, given: Sequence[Problem | str] | None) -> None:

@@ -18,7 +18,7 @@ from ramify.core.engine import Capabilities
 from ramify.core.errors import ConfigError, StoreError
 from ramify.core.format import Equating, Format
 from ramify.core.growth import GrowthRules
-from ramify.core.strategy import SearchStrategy, post_hoc_rule
+from ramify.core.strategy import SearchStrategy
 from ramify.core.task import Task
 from ramify.credit import PostHocRule
 from ramify.engines.served.model import codec_in
@@ -26,7 +26,7 @@ from ramify.engines.tokenizer import TokenizerFile
 from ramify.runner.answers import Answering
 from ramify.runner.build import build_task
 from ramify.runner.formats import build_format, model_folder
-from ramify.runner.run_strategy import RunStrategy
+from ramify.runner.run_strategy import RunStrategy, StrategyTraits
 from ramify.runner.unread import ALLOW, UnreadCodec, UnreadRule
 from ramify.store.records import Header, ReadingValue, WeightsValue
 
@@ -45,8 +45,7 @@ class RunReading:
 
     codec: Codec
     rules: GrowthRules
-    post_hoc_reasons: tuple[str, ...]
-    post_hoc: PostHocRule | None
+    traits: StrategyTraits
     answering: Callable[[], Answering]
     """Raises `NotLoaded` if a plug-in reads the answers."""
 
@@ -60,8 +59,8 @@ def looked(config: RunConfig, header: Header) -> RunReading:
         codecs = {action: _codec(_engine_of(config, action), weights) for action, weights in pairs}
         quoting = frozenset(name for name, action in config.actions.items() if action.edge == "quotes")
         rules = GrowthRules(reading.stops, quoting, codecs)
-        rule = _rule(config, reading)
-    return RunReading(codec, rules, reading.post_hoc_reasons, rule, lambda: _answering(config, codec))
+        traits = StrategyTraits(reading.post_hoc_reasons, _rule(config, reading), reading.planned_leaves)
+    return RunReading(codec, rules, traits, lambda: _answering(config, codec))
 
 
 def _engine_of(config: RunConfig, action: str) -> EngineConfig:
@@ -74,7 +73,7 @@ def _rule(config: RunConfig, reading: ReadingValue) -> PostHocRule | None:
     if not reading.has_post_hoc_rule:
         return None
     try:
-        return post_hoc_rule(RunStrategy.of(config).sample(), reading.stops)
+        return RunStrategy.of(config).traits(reading.stops).post_hoc
     except plugins.NotLoaded:
         return UnreadRule(config.strategy.name)
 
@@ -143,7 +142,7 @@ def _reading(config: RunConfig, header: Header) -> ReadingValue:
         raise _untold("its format is made of a template or of tools")
     try:
         format = _format(config, build_task(config), ByteCodec())
-        sample = RunStrategy.of(config).sample()
+        traits = RunStrategy.of(config).traits(format.stops)
     except plugins.NotLoaded as error:
         raise _untold(str(error)) from error
     return ReadingValue(
@@ -151,8 +150,9 @@ def _reading(config: RunConfig, header: Header) -> ReadingValue:
         stops=format.stops,
         judges=judges if len(header.weights) > 1 else (),
         is_text=config.engine.name == IN_MESSAGES,
-        post_hoc_reasons=(sample.post_hoc_reason,) if sample.post_hoc_reason else (),
-        has_post_hoc_rule=post_hoc_rule(sample, format.stops) is not None,
+        post_hoc_reasons=traits.post_hoc_reasons,
+        has_post_hoc_rule=traits.post_hoc is not None,
+        planned_leaves=traits.planned_leaves,
     )
 
 

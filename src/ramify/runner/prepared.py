@@ -22,11 +22,10 @@ from ramify.core.prices import Prices
 from ramify.core.problem import Problem
 from ramify.core.seeds import tree_seed
 from ramify.core.shard import WHOLE, Portion
-from ramify.core.strategy import SearchStrategy, Strategy, Vote, post_hoc_rule
+from ramify.core.strategy import SearchStrategy, Strategy, Vote
 from ramify.core.task import Task
 from ramify.core.tool import Tool
 from ramify.core.tree import Tree
-from ramify.credit import PostHocRule
 from ramify.engines.retrying import Retrying, retrying
 from ramify.environments.score import EnvironmentScore
 from ramify.formats.messages import MESSAGES
@@ -48,7 +47,7 @@ from ramify.runner.refusals import (
     check_tools,
     check_turns,
 )
-from ramify.runner.run_strategy import RunStrategy
+from ramify.runner.run_strategy import RunStrategy, StrategyTraits
 from ramify.runner.sampler import Sampler
 from ramify.runner.tools import listed, tools_of
 from ramify.runner.whole_turns import check_growths, check_messages, check_stops
@@ -81,10 +80,7 @@ class Prepared:
     strategy: RunStrategy
     measures: frozenset[str]
     """Measures that the strategy reads."""
-    post_hoc_reasons: tuple[str, ...]
-    """Why the strategy's forks depend on tokens already drawn; empty = they do not."""
-    post_hoc: PostHocRule | None
-    """How the strategy forks finished paths; None = it has no rule that balanced shares can be made of."""
+    traits: StrategyTraits
     answering: Answering
     """Finds the answers of a tree."""
 
@@ -222,8 +218,7 @@ def prepare(
         pruning=PruneRule.of(config.growth, task, judging),
         strategy=chosen,
         measures=sample.measures,
-        post_hoc_reasons=(sample.post_hoc_reason,) if sample.post_hoc_reason else (),
-        post_hoc=post_hoc_rule(sample, format.stops),
+        traits=chosen.traits(format.stops),
         answering=Answering(_vote(sample, judging), format.answer, is_same or task.is_same_answer),
     )
     prepared.check()

@@ -1,6 +1,7 @@
 """RunStrategy: the strategy of a run; every tree gets a fresh instance."""
 
-from collections.abc import Iterator, Mapping, Set
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -11,9 +12,22 @@ from ramify.config.run_config import RunConfig
 from ramify.config.strategy_options import named_functions, read_options
 from ramify.core.errors import ConfigError, RamifyError
 from ramify.core.seeds import strategy_seed
-from ramify.core.strategy import SearchStrategy, Strategy, Vote
+from ramify.core.strategy import PostHocRule, SearchStrategy, Strategy, Vote, post_hoc_rule
 from ramify.edge.error_text import error_text
+from ramify.strategies.parts.draws import Draws
 from ramify.strategies.parts.topped_up import ToppedUp
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyTraits:
+    """What a strategy, as configured, says about the rows of all its trees."""
+
+    post_hoc_reasons: tuple[str, ...] = ()
+    """Why its forks depend on tokens already drawn; empty = exact credits may be used."""
+    post_hoc: PostHocRule | None = None
+    """How it forks finished paths; None = it has no rule that balanced shares can be made of."""
+    planned_leaves: float | None = None
+    """Leaves that it plans for a tree; None = it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,11 @@ class RunStrategy:
 
     def new(self, seed: int) -> Strategy:
         """A fresh strategy for the tree of `seed`."""
-        strategy = self.kind(self.options, np.random.default_rng(strategy_seed(seed)), **self.functions)
+        return self.drawing(np.random.default_rng(strategy_seed(seed)))
+
+    def drawing(self, rng: Draws) -> Strategy:
+        """A fresh strategy that takes its randomness from `rng`, which stands for a `numpy.random.Generator`."""
+        strategy = self.kind(self.options, rng, **self.functions)
         return strategy if self.min_leaves is None else ToppedUp(_checked(strategy), self.min_leaves)
 
     def sample(self) -> Strategy:
@@ -57,6 +75,23 @@ class RunStrategy:
             raise
         except (Exception, SystemExit) as error:
             raise ConfigError(f"strategy {self.name!r}{self._place} cannot be made: {error_text(error)}") from error
+
+    def traits(self, words: Sequence[str]) -> StrategyTraits:
+        """`words`: stop words that a fork does not cut. Raises `ConfigError`."""
+        sample = self.sample()
+        reasons = (sample.post_hoc_reason,) if sample.post_hoc_reason else ()
+        return StrategyTraits(reasons, post_hoc_rule(sample, words), self._planned_leaves())
+
+    def _planned_leaves(self) -> float | None:
+        """What the options' `planned_leaves` says, with the chains that may be added."""
+        planned = getattr(self.options, "planned_leaves", None)
+        if planned is None:
+            return None
+        if not (isinstance(planned, int | float) and 0 < planned < math.inf):
+            raise ConfigError(
+                f"strategy {self.name!r}{self._place}: planned_leaves = {planned!r}: a number above 0, or None"
+            )
+        return float(max(planned, self.min_leaves or 0))
 
     @property
     def _place(self) -> str:

@@ -17,7 +17,6 @@ from ramify.core.errors import ExportError, StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.notebook import html_of
 from ramify.core.tree import Tree
-from ramify.credit import PostHocRule
 from ramify.rows.gold import with_gold
 from ramify.rows.row import Row
 from ramify.runner.answers import Answering, Answers
@@ -26,6 +25,7 @@ from ramify.runner.folder import header_of
 from ramify.runner.looking import looked
 from ramify.runner.reread import RereadProblems, secret_of
 from ramify.runner.rows import marked, tree_rows
+from ramify.runner.run_strategy import StrategyTraits
 from ramify.runner.unread import ALLOW, UnreadCodec
 from ramify.store.layout import RunPart, parts, records
 from ramify.store.records import Header, RunRecord, TreeRecord
@@ -68,8 +68,7 @@ class Saved:
     codec: Codec
     rules: GrowthRules
     answering: Callable[[], Answering]
-    post_hoc_reasons: tuple[str, ...] = ()
-    post_hoc: PostHocRule | None = None
+    traits: StrategyTraits = StrategyTraits()  # noqa: RUF009 - frozen
     is_trusted: bool = False
     """Whether parts that the run names may be loaded."""
 
@@ -81,7 +80,7 @@ class Saved:
         header, text = header_and_config(path)
         config = recorded(text, source=str(path))
         look = looked(config, header)
-        return cls(path, config, look.codec, look.rules, look.answering, look.post_hoc_reasons, look.post_hoc)
+        return cls(path, config, look.codec, look.rules, look.answering, look.traits)
 
     @classmethod
     def trusted(cls, path: Path | str) -> "Saved":
@@ -97,8 +96,7 @@ class Saved:
             run.codec,
             run.rules,
             lambda: run.answering,
-            run.post_hoc_reasons,
-            run.post_hoc,
+            run.traits,
             is_trusted=True,
         )
 
@@ -156,28 +154,57 @@ class Saved:
                 wanted.popleft()  # It was taken back since it was listed.
 
     def rows(
-        self, *, per_tree: int | None = None, gold: str | None = None, accept: Collection[str] = ()
+        self,
+        *,
+        per_tree: int | None = None,
+        normaliser: float | None = None,
+        max_tokens: int | None = None,
+        gold: str | None = None,
+        accept: Collection[str] = (),
     ) -> Iterator[Row]:
         """Rows of all finished trees, in canonical order. With `per_tree`, exactly that many rows of each tree. With
-        `gold`, the secret of that name is a public column of each row; it is read again, because no run folder holds
-        it. Raises `ExportError` if the data is no longer what the run grew from; with `accept=["data"]`, only if the
-        question of a tree is gone or another one."""
+        `normaliser` or `max_tokens`, these in place of the run's. With `gold`, the secret of that name is a public
+        column of each row; it is read again, because no run folder holds it. Raises `ExportError` if the data is no
+        longer what the run grew from; with `accept=["data"]`, only if the question of a tree is gone or another one."""
+        by_tree = self.rows_by_tree(
+            per_tree=per_tree, normaliser=normaliser, max_tokens=max_tokens, gold=gold, accept=accept
+        )
+        return (row for rows in by_tree for row in rows)
+
+    def rows_by_tree(
+        self,
+        *,
+        per_tree: int | None = None,
+        normaliser: float | None = None,
+        max_tokens: int | None = None,
+        gold: str | None = None,
+        accept: Collection[str] = (),
+    ) -> Iterator[list[Row]]:
+        """As `rows`, those of each tree together; a tree may make none."""
         with self._loading():
             problems = None if gold is None else RereadProblems.of(self.path, self.config, accept=accept)
         for tree in self.trees():
             tree.caveats += () if problems is None else problems.caveats
-            rows = self.rows_of(tree, per_tree=per_tree)
-            if problems is None or gold is None:
-                yield from rows
-            else:
+            rows = self.rows_of(tree, per_tree=per_tree, normaliser=normaliser, max_tokens=max_tokens)
+            if problems is not None and gold is not None:
                 answer = secret_of(problems.like(tree.problem), gold, column=self.config.data.answer)
-                yield from with_gold(rows, gold, answer)
+                rows = list(with_gold(rows, gold, answer))
+            yield rows
 
-    def rows_of(self, tree: Tree, *, per_tree: int | None = None) -> list[Row]:
+    def rows_of(
+        self,
+        tree: Tree,
+        *,
+        per_tree: int | None = None,
+        normaliser: float | None = None,
+        max_tokens: int | None = None,
+    ) -> list[Row]:
         """Rows of one of the trees. Raises `ExportError`, and `NotLoaded` if a plug-in draws the leaves that are
         kept."""
         with self._loading():
-            return tree_rows(tree, self.config, self.post_hoc_reasons, post_hoc=self.post_hoc, per_tree=per_tree)
+            return tree_rows(
+                tree, self.config, self.traits, per_tree=per_tree, normaliser=normaliser, max_tokens=max_tokens
+            )
 
     def marked_trees(self) -> Iterator[Tree]:
         """Finished trees, with a note on each leaf that is not kept, for exports made from trees."""

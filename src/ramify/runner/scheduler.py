@@ -180,7 +180,7 @@ class TreeRun:
         """How a command ends that its strategy cancelled."""
         if isinstance(start.command, Grow):
             path = self._paths.get(start.command_id) or Path.begin(self._grow_work(start))
-            path.report(self.grower.failed_step(path, "cancelled", reason="cancelled"))
+            path.work.report(self.grower.failed_step(path, "cancelled", reason="cancelled"))
         elif (questions := self._questions.get(start.command_id)) is not None:
             questions.give_up("cancelled", "cancelled")
         return Failure("cancelled")

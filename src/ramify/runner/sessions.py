@@ -28,7 +28,7 @@ from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.seeds import step_seed, world_seed
 from ramify.core.segment import ToolCall
-from ramify.core.tool import LOST, STATE_DIGEST, STATEFUL, Tool, ToolResult, ToolSession, called_by, state_of
+from ramify.core.tool import LOST, STATE_DIGEST, STATEFUL, Joint, Tool, ToolResult, ToolSession, called_by, state_of
 from ramify.edge.error_text import error_text
 from ramify.environments.episodes import EnvironmentTool, EpisodeSession
 from ramify.runner.deadline import Deadlines, GaveUp, OutOfTime, Work, contained
@@ -56,13 +56,20 @@ class Acting:
     state: str
     peers: Mapping[str, Tool]
     """Tools that act on this state, by name, including the tool itself."""
+    is_joint: bool
+    """Whether the tool adapts the session of a shared state."""
 
 
 def acting(tools: Iterable[Tool]) -> dict[str, Acting]:
     """Name -> tool. Made once a run: finding out the kind of a tool takes as long as a quick call."""
     states = {tool.name: (tool, state_of(tool)) for tool in tools}
     return {
-        name: Acting(tool, state, {peer: other for peer, (other, its) in states.items() if its == state})
+        name: Acting(
+            tool,
+            state,
+            {peer: other for peer, (other, its) in states.items() if its == state},
+            is_joint=isinstance(tool, Joint),
+        )
         for name, (tool, state) in states.items()
     }
 
@@ -215,14 +222,14 @@ class Sessions:
         return await self._replayed(start, await self._opened(start), num_done=0)
 
     async def _rebuilt(self, start: CallStart) -> ToolSession:
-        """The state, rebuilt from its nearest parked ancestor or from the beginning."""
+        """The state, rebuilt from its nearest parked ancestor that is not lost, or from the beginning."""
         for num_calls in range(len(start.history) - 1, -1, -1):
             slot = self._parked.get(start.key_after(num_calls))
             if slot is None or slot.session is None:
                 continue
             async with self._held(replace(start, history=start.history[:num_calls])) as slot:
-                if slot.session is not None:
-                    return await self._replayed(start, await self._fork(slot), num_done=num_calls)
+                if (fork := await self._living_fork(slot)) is not None:
+                    return await self._replayed(start, fork, num_done=num_calls)
         return await self._replayed(start, await self._opened(start), num_done=0)
 
     # -- what a tool does -------------------------------------------------------------------------------------------
@@ -247,6 +254,17 @@ class Sessions:
             self._close_soon(session)
             slot.session = None
             raise
+
+    async def _living_fork(self, slot: SessionSlot) -> ToolSession | None:
+        """As `_fork`; None = the slot has no session, or its session was lost with its sandbox or machine."""
+        if slot.session is None:
+            return None
+        try:
+            return await self._fork(slot)
+        except ToolError as error:
+            if error.reason != LOST:
+                raise
+            return None
 
     async def _replayed(self, start: CallStart, session: ToolSession, *, num_done: int) -> ToolSession:
         """`session` after the remaining calls of the history. Their results must equal those on the branch."""

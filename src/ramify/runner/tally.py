@@ -160,7 +160,8 @@ class Tallying:
                 self._open[index].phase = phase
             case StepGrown(index, _, _, step):
                 self._answered = self._now()
-                self._count_step(step, self._open.get(index))
+                for each in step.with_asides:
+                    self._count_step(each, self._open.get(index))
             case OutcomeTold(index, told):
                 self._answered = self._now()
                 if isinstance(told.outcome, Judged) and index in self._open:

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -24,7 +23,7 @@ from ramify.core.format import ToolAction, TurnAction
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.segment import ToolCall, ToolStatus
-from ramify.core.tool import STATEFUL, ChecksStart, Lasting, Sandboxed, Tool, ToolResult, ToolSession, called_by
+from ramify.core.tool import LOST, STATEFUL, ChecksStart, Lasting, Sandboxed, Tool, ToolResult, ToolSession, called_by
 from ramify.edge.error_text import error_text
 from ramify.edge.open_files import out_of_files
 from ramify.edge.retries import backoff_s
@@ -109,7 +108,7 @@ class Toolbox:
             why = f"there is no tool {action.tool!r}; {nearest(action.tool, known)}"
             return self._unmade(action, "refused", why)
         if action.tool in self._texts:
-            action = replace(action, arguments=unwrapped(action.arguments, self._texts[action.tool]))
+            action = ToolAction(action.tool, unwrapped(action.arguments, self._texts[action.tool]))
         if action.tool in self._faults and (fault := self._faults[action.tool](action.arguments)) is not None:
             return self._unmade(action, "invalid", fault)
         async with self._room:
@@ -123,13 +122,24 @@ class Toolbox:
         acting = next(each for name, each in self._acting.items() if name in judge.tools)
         start = CallStart.behind(acting, tree, branch.tool_calls)
         try:
-            async with self._room:
-                verdict = await self._scored(start, branch, problem)
+            verdict = await self._scored_at_last(start, branch, problem)
         except (Refused, ToolError) as error:
             raise JudgeError(f"the state at the end of the path cannot be scored: {error or REFUSED}") from error
         if not (verdict is None or isinstance(verdict, Verdict)):
             raise JudgeError(f"the environment's score is {verdict!r:.200}; it is a Verdict, or None")
         return judge.of(branch, verdict)
+
+    async def _scored_at_last(self, start: CallStart, branch: Branch, problem: Problem) -> Verdict | None:
+        """The score, tried again on a rebuilt state while the state is lost meanwhile."""
+        num_retries = 0
+        while True:
+            try:
+                async with self._room:
+                    return await self._scored(start, branch, problem)
+            except ToolError as error:
+                if error.reason != LOST or not self._may_retry(start, error, num_retries):
+                    raise
+            num_retries += 1
 
     async def _scored(self, start: CallStart, branch: Branch, problem: Problem) -> Verdict | None:
         """Boundary to plug-in code: whatever an episode raises when it scores becomes a `ToolError`."""
@@ -141,6 +151,8 @@ class Toolbox:
         except OutOfTime:
             raise ToolError("tool_hang", f"no score in {self._config.deadline_s:g} s") from None
         except Exception as error:
+            if isinstance(error, ToolError) and error.reason == LOST:
+                raise
             raise ToolError("tool_crashed", error_text(error)) from error
         finally:
             if start.tool.branching == "refuse" and start.history:
@@ -253,15 +265,14 @@ class Toolbox:
         is_known = False
         clock = asyncio.get_running_loop().time
         try:
-            adapted = called_by(start.tool, session)
+            adapted = called_by(start.tool, session) if start.acting.is_joint else session
 
             async def timed() -> tuple[ToolResult, float]:
                 began = clock()
                 return await called(adapted, action.arguments, seed, model), clock() - began
 
             returned, took_s = await self._sessions.deadlines.within(timed, self._config.deadline_s)
-            result = self._safe(returned)
-            result = replace(result, took_s=took_s if result.took_s is None else min(took_s, result.took_s))
+            result = self._safe(returned, most_s=took_s)
             is_known = result.status in STATEFUL
         except OutOfTime:
             result = ToolResult("", "timeout")
@@ -276,8 +287,8 @@ class Toolbox:
                 self._sessions.discard(start, session)
         return result, session if is_known else None
 
-    def _safe(self, returned: object) -> ToolResult:
-        return made_safe(returned, max_bytes=self._config.max_result_bytes)
+    def _safe(self, returned: object, *, most_s: float | None = None) -> ToolResult:
+        return made_safe(returned, max_bytes=self._config.max_result_bytes, most_s=most_s)
 
     def _unmade(self, action: ToolAction, status: ToolStatus, why: str) -> ToolCall:
         """The answer to a call that reaches no tool."""

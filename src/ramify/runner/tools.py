@@ -10,7 +10,7 @@ from ramify.config.run_config import ToolConfig, ToolsConfig
 from ramify.config.tool_options import found_tool, option_faults
 from ramify.core.errors import ConfigError
 from ramify.core.task import Task
-from ramify.core.tool import Isolated, Listing, Tool, ToolSet
+from ramify.core.tool import Isolated, JoinsState, Listing, Tool, ToolSet
 from ramify.tools.function import FunctionTool
 
 UNWALLED = "none"
@@ -22,7 +22,8 @@ def listed(config: ToolsConfig) -> ToolsConfig:
 
     Asks the servers now. Raises `ConfigError` if one does not answer.
     """
-    return replace(config, use={name: _listed(name, entry) for name, entry in config.use.items()})
+    built = _all_built(config)
+    return replace(config, use={name: _listed(built[name], entry) for name, entry in config.use.items()})
 
 
 def tools_of(task: Task, config: ToolsConfig) -> tuple[Tool, ...]:
@@ -33,8 +34,8 @@ def tools_of(task: Task, config: ToolsConfig) -> tuple[Tool, ...]:
     """
     used: dict[str, Tool] = {}
     places: dict[str, str] = {}
-    for place, entry in config.use.items():
-        for tool in _tools(_built(place, entry)):
+    for place, built in _all_built(config).items():
+        for tool in _tools(built):
             if tool.name in used:
                 raise ConfigError(
                     f"tools.use.{places[tool.name]} and tools.use.{place} both have a tool {tool.name!r}; a name calls "
@@ -51,8 +52,7 @@ def isolation_of(tools: Sequence[Tool]) -> str:
     return ", ".join(f"{name}={wall}" for name, wall in walls.items()) or UNWALLED
 
 
-def _listed(name: str, entry: ToolConfig) -> ToolConfig:
-    built = _built(name, entry)
+def _listed(built: Tool | ToolSet, entry: ToolConfig) -> ToolConfig:
     if not isinstance(built, Listing):
         return entry
     return replace(entry, options={**entry.options, **built.recorded()})
@@ -60,6 +60,12 @@ def _listed(name: str, entry: ToolConfig) -> ToolConfig:
 
 def _tools(built: Tool | ToolSet) -> Sequence[Tool]:
     return built.tools if isinstance(built, ToolSet) else [built]
+
+
+def _all_built(config: ToolsConfig) -> dict[str, Tool | ToolSet]:
+    """What every entry makes, by its name."""
+    built = {name: _built(name, entry) for name, entry in config.use.items()}
+    return {name: each.joined(built) if isinstance(each, JoinsState) else each for name, each in built.items()}
 
 
 def _built(name: str, entry: ToolConfig) -> Tool | ToolSet:

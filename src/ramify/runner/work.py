@@ -4,7 +4,7 @@ Values and bookkeeping without I/O. The sampler and the grower use them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ramify.core.engine import Generation
 from ramify.core.format import Span, span_ids
 from ramify.core.ledger import Spend
 from ramify.core.seeds import child_seed
-from ramify.core.segment import Finish, Floats_T, Ids_T, Origin, Origination, Segment, Usage, token_array
+from ramify.core.segment import FREE, Finish, Floats_T, Ids_T, Origin, Origination, Segment, Usage, token_array
 from ramify.core.tree import Place, Step, Tree
 from ramify.runner.driver import spend_of
 
@@ -82,36 +82,27 @@ class Path:
     turn: "Turn | None" = None
     """The unfinished step."""
     asides: list[Step] = field(default_factory=list[Step])
-    """What the environment's model said in the step that is not reported yet."""
+    """What the environment's model said in the unfinished step."""
 
     @classmethod
     def begin(cls, work: Work) -> "Path":
         path = cls(work, work.branch, work.place.seed)
         for step in work.done:
-            if step.role == "user":
-                path.bill(step)
-            else:
-                path.add(step)
+            path.add(step)
         return path
 
-    def report(self, step: Step) -> None:
-        """Report a complete or failed step, and behind it what the environment's model said in it."""
-        self.work.report(step)
+    def taken_asides(self) -> tuple[Step, ...]:
+        """The asides of the step that is complete now."""
         asides, self.asides = self.asides, []
-        for aside in asides:
-            self.bill(aside)
-            self.work.report(aside)
-
-    def bill(self, step: Step) -> None:
-        """Count what a step has cost that is no part of the path."""
-        if self.work.limited:
-            self.spent.add(spend_of(step))
+        return tuple(asides)
 
     def add(self, step: Step) -> None:
         """Add a complete step."""
         turn, self.turn = self.turn, None
         self.branch = self._behind(step) if turn is None else turn.branch
-        self.bill(step)
+        if self.work.limited:
+            for each in step.with_asides:
+                self.spent.add(spend_of(each))
         self.num_steps += 1
         self.num_sampled += sum(num_sampled(s) for s in step.segments)
         self.seed = child_seed(self.seed, len(self.branch), 0)
@@ -240,9 +231,9 @@ def behind_end(observation: Ids_T, end: int, codec: Codec) -> Ids_T:
     return observation
 
 
-def usage_of(generation: Generation) -> Usage:
-    """What a generation used, without its price."""
-    return Usage(1, generation.num_billed, generation.num_cached, generation.num_prefilled)
+def usage_of(generation: Generation, *, picodollars: int = 0) -> Usage:
+    """What a generation used, at a price."""
+    return Usage(1, generation.num_billed, generation.num_cached, generation.num_prefilled, picodollars)
 
 
 def sampled_segments(generation: Generation, source: Origination, seed: int, *, picodollars: int = 0) -> list[Segment]:
@@ -252,7 +243,6 @@ def sampled_segments(generation: Generation, source: Origination, seed: int, *, 
     start = 0
     for number, (version, length) in enumerate(spans):
         end = start + length
-        usage = replace(usage_of(generation), picodollars=picodollars)
         segments.append(
             Segment(
                 "sampled",
@@ -263,7 +253,7 @@ def sampled_segments(generation: Generation, source: Origination, seed: int, *, 
                 version=version,
                 finish=generation.finish if number == len(spans) - 1 else None,
                 seed=seed,
-                usage=usage if number == 0 else Usage(),
+                usage=usage_of(generation, picodollars=picodollars) if number == 0 else FREE,
                 message=generation.message if number == len(spans) - 1 else None,
             )
         )

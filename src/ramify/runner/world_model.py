@@ -1,7 +1,7 @@
 """World model: the model that an environment asks within a step, such as a simulated user.
 
 Its replies are steps of the role `user`, which quote the step that they belong to. They are billed to the command that
-grows the path, and recorded behind that step. A replay of the step reads the replies from the record of its call.
+grows the path, and recorded with that step. A replay of the step reads the replies from the record of its call.
 """
 
 import hashlib

@@ -7,7 +7,7 @@ Every wait has a deadline, and no cancellation leaves a process behind.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from ramify.sandbox import protocol
@@ -56,6 +56,8 @@ class Sandbox:
         self._is_lost = False
         """Whether something other than a step ended it: then the running steps are not to blame."""
         self.is_alive = True
+        self.on_idle: Callable[[], None] = lambda: None
+        """Called when a step ends that its session did not wait for, and nobody else needs the sandbox."""
         shell.life.on_lost = self._lose
 
     @classmethod
@@ -273,6 +275,8 @@ class Sandbox:
                 self.states.release(after)
             if running is not None:
                 running.capture.close()
+            if self.is_idle:
+                self.on_idle()
         return was_kept
 
     async def _put_away(self, after: SandboxState | None) -> None:

@@ -10,6 +10,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -54,7 +55,15 @@ class Interpreter:
 
 
 def interpreter(preload: Iterable[str]) -> Interpreter:
-    """This process's own Python with `preload`. Raises `ConfigError` if a package is not installed."""
+    """This process's own Python with `preload`. Raises `ConfigError` if a package is not installed.
+
+    What was found is kept: to read what a package has installed takes longer than all else of a sandbox's start.
+    """
+    return _interpreter(tuple(preload))
+
+
+@cache
+def _interpreter(preload: tuple[str, ...]) -> Interpreter:
     prefix = Path(sys.base_prefix).resolve()
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     found = Interpreter(prefix, "", None, dict(_packages(preload)))

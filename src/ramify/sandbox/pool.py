@@ -87,23 +87,32 @@ class SandboxPool:
             await sandbox.close()
 
     async def _started(self) -> Sandbox:
-        """Start a new one. A failure raises `ToolError("sandbox_lost")`, because the selftest has already found all
-        walls on this machine."""
+        """Start a new one when a core is free for it. Raises as `_opened` does."""
         async with self._starts:
-            try:
-                return await Sandbox.open(self.config)
-            except ToolError as error:
-                raise ToolError("sandbox_lost", f"the sandbox ended while it started: {error}") from error
+            return await self._opened()
+
+    async def _opened(self) -> Sandbox:
+        """A failure raises `ToolError("sandbox_lost")`, because the selftest has already found all walls on this
+        machine."""
+        try:
+            sandbox = await Sandbox.open(self.config)
+        except ToolError as error:
+            raise ToolError("sandbox_lost", f"the sandbox ended while it started: {error}") from error
+        sandbox.on_idle = lambda: self._close_unused(sandbox)
+        return sandbox
 
     async def _refill(self) -> None:
-        """Start a spare. A spare only saves time, so a failed start is ignored."""
+        """Start a spare if one is missing when a core is free for it. A spare only saves time, so a failed start is
+        ignored."""
         with suppress(ToolError, OSError):
-            if len(self._spares) < self._num_spares:
-                sandbox = await self._started()
-                if self._num_users and len(self._spares) < self._num_spares:
-                    self._spares.append(sandbox)
-                else:
-                    await sandbox.close()
+            async with self._starts:
+                if len(self._spares) >= self._num_spares:
+                    return
+                sandbox = await self._opened()
+            if self._num_users and len(self._spares) < self._num_spares:
+                self._spares.append(sandbox)
+            else:
+                await sandbox.close()
 
     def _evict(self) -> None:
         """End sandboxes without a running step, oldest use first, while there are too many or they hold half of this
@@ -117,6 +126,11 @@ class SandboxPool:
                 held -= sandbox.num_descriptors
                 del self._used[sandbox]
                 self._close_soon(sandbox)
+
+    def _close_unused(self, sandbox: Sandbox) -> None:
+        if sandbox in self._used:
+            del self._used[sandbox]
+            self._close_soon(sandbox)
 
     def _close_soon(self, sandbox: Sandbox) -> None:
         sandbox.kill()

@@ -194,8 +194,8 @@ class Session:
             elsewhere = await self._rebuilt(is_new=False)
         except (Lost, ToolError):
             return place
-        await self._leave()
-        self._place = elsewhere
+        left, self._place = self._place, elsewhere
+        await self._release(left)
         return elsewhere
 
     def _move(self, place: _Place, ended: StepEnd, done: PastStep) -> None:
@@ -243,7 +243,10 @@ class Session:
         raise ToolError("replay_diverged", said)
 
     async def _leave(self) -> None:
-        place, self._place = self._place, None
+        left, self._place = self._place, None
+        await self._release(left)
+
+    async def _release(self, place: _Place | None) -> None:
         if place is not None:
             place.sandbox.let_go(place.state)
             await self._lineage.pool.give_back(place.sandbox)

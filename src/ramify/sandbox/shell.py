@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -131,7 +132,8 @@ class SandboxShell:
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 await _gone(pidfd, END_S)
             os.close(pidfd)
-        self._process.poll()
+        if self._process.poll() is None:  # Killed, but the machine is slow to end it.
+            threading.Thread(target=self._process.wait, daemon=True).start()
         if self._box is not None:
             with suppress(OSError):
                 await asyncio.to_thread(folders.remove, self._box)

@@ -66,9 +66,10 @@ class RolloutManager:
         task: Task | None = None,
         observers: Iterable[Observer] = (),
         console: Console | None = None,
+        has_tables: bool = True,
         telemetry: Telemetry | None = None,
     ) -> None:
-        """`console` shows evaluations and warnings. `telemetry` stays open after `close`."""
+        """`console` shows warnings and, if it `has_tables`, evaluations. `telemetry` stays open after `close`."""
         self._journal = ServiceJournal(path)
         self.config = config = settled(config, self._journal)
         assert config.service is not None
@@ -84,7 +85,9 @@ class RolloutManager:
             config, engine=engine, task=task, rewarded=self._rewarded, telemetry=telemetry, console=self._console
         )
         self._args.engine, self._args.run = self.gate, self.run.prepared
-        self._metrics = MetricLog(self.service, group_size=group_size(config), console=self._console)
+        self._metrics = MetricLog(
+            self.service, group_size=group_size(config), console=self._console, has_tables=has_tables
+        )
         self._source = ProblemSource(self.run.prepared.problems, seed=config.seed, shuffle=self.service.shuffle)
         self._engines = asyncio.Lock()
         self._generating = asyncio.Lock()

@@ -15,9 +15,13 @@ from ramify.trackers.trackers import Trackers, trackers_of
 class MetricLog:
     """Mutable. Raises `ConfigError` if a tracker cannot be opened; later faults of trackers are warnings."""
 
-    def __init__(self, service: ServiceConfig, *, group_size: int | None, console: Console) -> None:
-        """`group_size`: samples in every group, for the step rule; None = groups differ in size."""
+    def __init__(
+        self, service: ServiceConfig, *, group_size: int | None, console: Console, has_tables: bool = True
+    ) -> None:
+        """`group_size`: samples in every group, for the step rule; None = groups differ in size. `has_tables`: whether
+        each evaluation is printed as a table."""
         self._console = console
+        self._has_tables = has_tables
         self._reward_key = service.reward_key
         self._steps = StepRule(
             always_train_step=service.always_train_step,
@@ -38,9 +42,9 @@ class MetricLog:
     def evaluation(
         self, rollout_id: int, results: Sequence[EvalResult], others: Mapping[str, float]
     ) -> Mapping[str, float]:
-        """Log an evaluation, and print a table on the console."""
+        """Log an evaluation, and print its table on the console."""
         metrics, step = {**eval_metrics(results), **others}, self._steps.step(rollout_id)
-        if results:
+        if results and self._has_tables:
             self._console.print(table(results, step=step))
         self._trackers.log(metrics, step_key=EVAL_STEP, step=step)
         return {**metrics, EVAL_STEP: step}

@@ -24,9 +24,7 @@ def group_samples(index: int, tree: Tree, run: Run, *, floor: int) -> list[Sampl
     """
     config, service = run.prepared.config, run.prepared.config.service
     assert service is not None
-    rows = tree_rows(
-        tree, config, run.prepared.post_hoc_reasons, post_hoc=run.prepared.post_hoc, per_tree=service.rows_per_group
-    )
+    rows = tree_rows(tree, config, run.prepared.traits, per_tree=service.rows_per_group)
     if not rows:
         raise ExportError(f"tree {tree.problem.uid!r} has no leaf that was judged and may be trained")
     if service.on_stale == "mask":

@@ -6,6 +6,7 @@ lone surrogates (see `packing`). Raises `StoreError` on values that cannot be ke
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from ramify.core.codec import Codec
@@ -65,7 +66,8 @@ SEGMENT: Final = FieldTable(
     Segment, SegmentValue, known={Origination: SOURCE, Finish: FINISH, Usage: USAGE, ToolCall: TOOL_CALL}
 )
 SCORE: Final = FieldTable(Score, ScoreValue)
-STEP: Final = FieldTable(Step, StepValue, known={Segment: SEGMENT, Score: SCORE})
+STEP: Final = FieldTable(Step, StepValue, known={Segment: SEGMENT, Score: SCORE}, unrecorded=("asides",))
+ASIDES: Final = many(STEP)
 CANDIDATE: Final = FieldTable(Candidate, CandidateValue)
 OPTION: Final = FieldTable(Option, CandidateValue)
 FORK: Final = FieldTable(Fork, ForkValue)
@@ -125,7 +127,9 @@ def asked(
 
 def grew(index: int, command_id: int, number: int, *, step: Step) -> GrownRecord:
     """The record of the `number`-th step of a command."""
-    return GrownRecord(tree=index, command_id=command_id, number=number, step=STEP.pack(step))
+    return GrownRecord(
+        tree=index, command_id=command_id, number=number, step=STEP.pack(step), asides=ASIDES.pack(step.asides)
+    )
 
 
 def ended(
@@ -181,7 +185,8 @@ def commands_of(record: AskedRecord) -> tuple[Command, ...]:
 
 
 def step_of(record: GrownRecord) -> Step:
-    return STEP.unpack(record.step)
+    step = STEP.unpack(record.step)
+    return replace(step, asides=ASIDES.unpack(record.asides)) if record.asides else step
 
 
 def ending_of(record: OutcomeRecord) -> Ending:

@@ -225,6 +225,8 @@ class ReadingValue(JournalValue, frozen=True):
     post_hoc_reasons: tuple[str, ...] = ()
     has_post_hoc_rule: bool = False
     """Whether the strategy can say where it would fork any finished path."""
+    planned_leaves: float | None = None
+    """Leaves that the strategy plans for a tree; None = it does not say."""
 
 
 class InputsValue(JournalValue, frozen=True):
@@ -303,6 +305,8 @@ class GrownRecord(JournalValue, frozen=True, tag="grown", tag_field="record"):
     number: int
     """Number of the step within its command, from 0."""
     step: StepValue
+    asides: tuple[StepValue, ...] = ()
+    """What the environment's model said in the step: in the same record, so a crash keeps both or neither."""
 
 
 class OutcomeRecord(JournalValue, frozen=True, tag="outcome", tag_field="record"):

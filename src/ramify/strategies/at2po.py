@@ -44,6 +44,10 @@ class AT2POConfig:
         if self.initial_rollouts < 1 or self.expansion_nodes < 1 or self.expansion_iterations < 0:
             raise ConfigError(f"at2po: numbers must be at least 1, expansion_iterations at least 0, got {self!r}")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.initial_rollouts + self.expansion_iterations * self.expansion_nodes
+
 
 AS_PUBLISHED = AT2POConfig(too_few="repeat")
 

@@ -94,6 +94,10 @@ class BeamConfig(LevelsConfig):
         if self.published.join == "position" and self.fill != "path":
             raise ConfigError("beam: join = 'position' counts `samples` for each path, so fill must be 'path'")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.width * self.samples
+
 
 AS_PUBLISHED: Final = BeamConfig(
     finished="any_end",

@@ -40,6 +40,10 @@ class BestOfNConfig:
             if number is not None and number < 1:
                 raise ConfigError(f"best_of_n: {name} = {number!r} must be at least 1")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.n
+
 
 class BestOfN:
     """Grow `n` answers, then judge those that were not judged when they ended."""

@@ -42,6 +42,10 @@ class ChainsConfig:
         if not 1 <= self.n <= self.max_chains:
             raise ConfigError(f"chains: need 1 <= n <= max_chains, got n={self.n!r}, max_chains={self.max_chains!r}")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.n
+
 
 class Chains:
     """Grow `n` chains to their ends. Draws nothing."""

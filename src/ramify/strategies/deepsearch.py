@@ -53,6 +53,10 @@ class DeepSearchConfig:
         if min(self.n, self.width, self.segment_tokens, self.max_depth) < 1:
             raise ConfigError(f"deepsearch: n, width, segment_tokens and max_depth must be at least 1, got {self!r}")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.n * self.width
+
 
 AS_PUBLISHED: Final = DeepSearchConfig(divisor="all", oracle="declared")
 

@@ -38,6 +38,10 @@ class DVTSConfig(LevelsConfig):
         if self.width < 1 or self.samples < 1:
             raise ConfigError(f"dvts: width = {self.width!r} and samples = {self.samples!r} must be at least 1")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.width * self.samples * self.max_depth
+
 
 AS_PUBLISHED: Final = DVTSConfig(finished="any_end", returned="last", ends_at="boxed{")
 

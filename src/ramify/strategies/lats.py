@@ -97,6 +97,10 @@ class LATSConfig:
         if self.judge == REWARD:
             raise ConfigError("lats: judge = 'reward' values ended paths only; name a judge of unfinished ones")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.iterations * self.width * (1 + self.rollout_depth)
+
 
 AS_PUBLISHED: Final = LATSConfig(
     ends="reward",

@@ -76,6 +76,11 @@ class OfflineConfig:
         if self.commit == "before" and self.initial_rollouts == "dynamic":
             raise ConfigError("offline: commit='before' needs a fixed number of initial_rollouts, got 'dynamic'")
 
+    @property
+    def planned_leaves(self) -> int:
+        num_chains = self.n if self.initial_rollouts == "dynamic" else min(self.initial_rollouts, self.n)
+        return num_chains + self.expansion_iterations * self.expansion_nodes * (self.beam_size - 1)
+
 
 AS_PUBLISHED = OfflineConfig(
     published=OfflinePublished(candidates="chains", chosen="grow", probes="discard", rounding="int_plus_one")

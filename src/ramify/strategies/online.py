@@ -80,6 +80,10 @@ class OnlineConfig:
         if self.rule == "aepo" and self.rounds == "free" and self.counter != "path":
             raise ConfigError(f"online: free rounds have no round to count, got counter={self.counter!r}; use 'path'")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.n
+
 
 ARPO_AS_PUBLISHED = OnlineConfig(
     counter="created",

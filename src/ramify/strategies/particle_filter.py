@@ -52,6 +52,10 @@ class ParticleFilterConfig(LevelsConfig):
         if self.n < 1:
             raise ConfigError(f"particle_filter: n = {self.n!r} must be at least 1")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.n
+
 
 AS_PUBLISHED: Final = ParticleFilterConfig(
     finished="any_end", weights="potential", resample="always", scheme="multinomial"

@@ -52,6 +52,15 @@ class PlannedConfig:
         if self.segment_tokens is not None and self.segment_tokens < 1:
             raise ConfigError(f"planned: segment_tokens = {self.segment_tokens!r}: at least 1, or none for whole steps")
 
+    @property
+    def planned_leaves(self) -> float:
+        """Their mean: paths that a coin ends are leaves, too."""
+        num_going, num_ended = 1.0, 0.0
+        for number in self.children:
+            num_ended += num_going * max(0.0, 1 - number)
+            num_going *= number
+        return num_ended + num_going
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:

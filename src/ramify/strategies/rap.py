@@ -90,6 +90,10 @@ class RAPConfig:
         if REWARD in (self.fast_judge, self.judge):
             raise ConfigError("rap: 'reward' values ended paths only; name judges of unfinished ones")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.iterations * self.width
+
 
 AS_PUBLISHED: Final = RAPConfig(
     published=RAPPublished(

@@ -58,6 +58,10 @@ class RebaseConfig(LevelsConfig):
                 f"truncate = {self.truncate!r} above 0 and at most 1"
             )
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.width
+
 
 AS_PUBLISHED: Final = RebaseConfig(finished="any_end", rounding="ceil_float32", ties="later")
 

@@ -53,6 +53,10 @@ class RefineChainConfig:
         if not -1e300 < self.approve < 1e300:
             raise ConfigError(f"refine_chain: approve = {self.approve!r} must be finite")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.max_attempts
+
 
 SELF_REFINE: Final = RefineChainConfig(stop="feedback", approved="rewritten")
 """Self-Refine's code."""

@@ -51,6 +51,10 @@ class RejectConfig:
                 f"max_chains={self.max_chains!r}"
             )
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.max_chains
+
 
 class Reject:
     """Grow chains step by step as long as the judge scores their steps high enough."""

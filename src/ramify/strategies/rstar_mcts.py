@@ -121,6 +121,10 @@ class RStarMCTSConfig:
         """The value of an answer of this reward."""
         return answer_worth(reward, positive=self.positive_reward, negative=self.negative_reward)
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.iterations * self.width
+
 
 def answer_worth(reward: Score, *, positive: float, negative: float) -> float | None:
     """By a judge that saw the answer, `negative` for a reward of 0 or less and `positive` for one of 1 or more. Else

@@ -35,6 +35,10 @@ class SegmentsConfig:
         if not self.branching or min(self.branching) < 1 or self.segment_tokens < 1:
             raise ConfigError(f"segments: branching and segment_tokens must be at least 1, got {self!r}")
 
+    @property
+    def planned_leaves(self) -> int:
+        return full_size(self.branching)[0]
+
 
 def full_size(branching: Sequence[int]) -> tuple[int, int]:
     """(leaves, segments) of a tree in which no path ends early: (216, 258) for 6-6-6."""

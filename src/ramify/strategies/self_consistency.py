@@ -53,6 +53,10 @@ class SelfConsistencyConfig:
         if not 0.5 <= self.confidence < 1:
             raise ConfigError(f"self_consistency: confidence = {self.confidence!r} must be from 0.5 to below 1")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.n
+
 
 class SelfConsistency:
     """Sample answers, compare each with the earlier ones, and stop when the majority is settled."""

@@ -38,6 +38,10 @@ class TreeGRPOConfig:
         if self.num_trees < 1 or self.num_nodes < 1 or self.num_rounds < 0:
             raise ConfigError(f"tree_grpo: num_trees and num_nodes must be at least 1, num_rounds 0, got {self!r}")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.num_trees * (1 + self.num_nodes * self.num_rounds)
+
 
 @dataclass(frozen=True, slots=True)
 class UniformNode:

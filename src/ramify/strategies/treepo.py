@@ -74,6 +74,10 @@ class TreePOConfig:
         if not 0 < self.temperature < math.inf or not (self.fallback_window == -1 or self.fallback_window > 0):
             raise ConfigError(f"treepo: temperature must be above 0, fallback_window above 0 or -1, got {self!r}")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.width
+
 
 AS_PUBLISHED = TreePOConfig(first_divergence=(2, 2), remainder="last")
 

@@ -75,6 +75,10 @@ class TreeRLConfig:
         if self.fork == "after" and (self.rounds != 1 or not 0 < self.threshold <= 1):
             raise ConfigError(f"treerl: fork='after' needs rounds = 1 and 0 < threshold <= 1, got {self!r}")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.stems * (1 + self.rounds * self.forks * self.continuations)
+
 
 AS_PUBLISHED = TreeRLConfig(
     published=TreeRLPublished(reading="token", max_position=7144, shortage="repeat", ties="later")

@@ -104,6 +104,8 @@ class RunMeter:
                 self._recount(self._of(index))
             case StepGrown(index, command_id, number, step):
                 self._grown(self._of(index), step, f"{index}/{command_id}/{number}")
+                for aside in step.asides:
+                    self._costs_of(self._of(index).phase, aside.role).bill(aside)
             case OutcomeTold(index, told):
                 self._recount(self._of(index))
                 self._told(told.outcome)

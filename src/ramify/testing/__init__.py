@@ -2,7 +2,7 @@
 
 Doubles: a scripted engine, a simulated server, virtual time, a tool with state, problems, worlds without a model.
 Contracts: `check_strategy`, `check_tool`, `check_environment`, `check_engine`, `check_judge`, `check_credit`,
-`check_task`, `check_format`.
+`check_task`, `check_format`. `check_exact`: whether a strategy with a credit is an exact policy gradient.
 It may import anything except `cli`; nothing else in the package imports it. Each name is imported when it is first
 used.
 """
@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ramify.experiments.certify import Certificate, CertifyLimits, DecisionProblem, certify
     from ramify.testing.clock import Deadlock, run_virtual
     from ramify.testing.contracts.credits import check_credit
     from ramify.testing.contracts.engines import check_engine
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ramify.testing.contracts.strategies import check_strategy
     from ramify.testing.contracts.tasks import check_task
     from ramify.testing.contracts.tools import check_tool
+    from ramify.testing.exactness import check_exact
     from ramify.testing.journeys import Journey, canonical, journey
     from ramify.testing.notebook import Notebook
     from ramify.testing.planned_faults import Delay, Fault
@@ -36,7 +38,10 @@ __all__ = [
     "SCRIPTED",
     "SIMULATED",
     "BrokenRule",
+    "Certificate",
+    "CertifyLimits",
     "Deadlock",
+    "DecisionProblem",
     "Delay",
     "Fault",
     "Journey",
@@ -54,10 +59,12 @@ __all__ = [
     "bare_tree",
     "branch_of",
     "canonical",
+    "certify",
     "chains",
     "check_credit",
     "check_engine",
     "check_environment",
+    "check_exact",
     "check_format",
     "check_judge",
     "check_strategy",
@@ -84,6 +91,7 @@ _MODULES = {
     "contracts.strategies": "check_strategy",
     "contracts.tasks": "check_task",
     "contracts.tools": "check_tool",
+    "exactness": "check_exact",
     "journeys": "Journey canonical journey",
     "notebook": "Notebook",
     "planned_faults": "Delay Fault",
@@ -96,6 +104,7 @@ _MODULES = {
     "worlds": "ListDraws SeededWorld StrategyWorld bare_tree sampled_step text_step",
 }
 _PLACES = {name: f"ramify.testing.{module}" for module, names in _MODULES.items() for name in names.split()}
+_PLACES |= dict.fromkeys(("Certificate", "CertifyLimits", "DecisionProblem", "certify"), "ramify.experiments.certify")
 
 
 def __getattr__(name: str) -> object:

@@ -9,7 +9,8 @@ overrides this for each tool.
 A process of its own is not a state of its own: servers keep files. With `workdir = "branch"` every branch has a working
 folder too (`mcp_branches.py`), and all tools act on its state, whatever their annotations say. Without it, a run that
 uses a tool which may change something does not start, unless `branches_share_state` says that this is meant.
-`workdir = "workspace"` also keeps the server behind walls, with the folder at `/w` (`mcp_workspaces.py`).
+`workdir = "workspace"` also keeps the server behind walls, with the folder at `/w` (`mcp_workspaces.py`); this may be
+the `/w` of a tool `shell` of the run.
 
 A recorded run stores its tools, so reading the run does not ask the server.
 """
@@ -17,28 +18,28 @@ A recorded run stores its tools, so reading the run does not ask the server.
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from ramify.core.errors import ConfigError, nearest
-from ramify.core.tool import Tool
+from ramify.core.tool import Tool, ToolSet
 from ramify.tools.mcp_folders import PLACEHOLDER, FolderFault, Folders, mapped
 from ramify.tools.mcp_tools import Listed, McpBranching, McpSource, McpTool, Stateful
+from ramify.workspaces.shell import Shell
 
 if TYPE_CHECKING:
     from mcp_types import Tool as ServersTool
 
     from ramify.tools.mcp_client import McpServer
     from ramify.tools.mcp_workspaces import WorkspaceFolders
-    from ramify.workspaces.shell import Shell
 CAREFUL: Final[tuple[McpBranching, ...]] = ("refuse", "replay", "share")
 """Without a working folder; most careful first."""
 CAREFUL_WITH_FOLDER: Final[tuple[Stateful, ...]] = ("refuse", "replay", "fork")
 MAX_WORKDIR_BYTES: Final = 256 << 20
-UNSEEN: Final = " (in a workspace it sees /w, the programs of this machine, and what `workspace.readable` names)"
+UNSEEN: Final = " (in a workspace it sees /w, the programs of this machine, and what `{}` names)"
 OF_COMMANDS: Final = ("args", "env", "env_from", "cwd", "workdir", "workspace", "template")
 """Options of servers that are started here."""
 CALLABLE: Final = re.compile(r"[\w.-]{1,128}")
@@ -65,9 +66,10 @@ class Mcp:
     workdir: Literal["branch", "workspace"] | None = None
     """`branch`: every branch has a working folder of its own. `{branch}` in `args`, `env` and `cwd` is its path.
     `workspace`: its path is `/w`, and the server sees nothing else that it could change."""
-    workspace: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    workspace: Mapping[str, Any] | str = field(default_factory=dict[str, Any])
     """With `workdir = "workspace"`: options of the tool `shell` that hold for the server, such as `readable`,
-    `memory_bytes` and `network`."""
+    `memory_bytes` and `network`. Or the name of a tool `shell` of the run: the server acts on its `/w`, by its
+    options."""
     template: str | None = None
     """Folder that is copied into a new working folder, in a workspace also a tar file; None = it is empty."""
     max_workdir_bytes: int = MAX_WORKDIR_BYTES
@@ -94,6 +96,8 @@ class Mcp:
     """The server's list of tools; filled in when the run begins."""
     template_sha256: str | None = None
     """Digest of the template; filled in when the run begins, so that a resumed run has the same."""
+    shell: Shell | None = field(default=None, init=False)
+    """The tool that `workspace` names; `joined` finds it."""
 
     def __post_init__(self) -> None:
         if (self.command is None) == (self.url is None):
@@ -133,12 +137,50 @@ class Mcp:
             if self.workdir == "workspace":
                 why = "in a workspace, whose folder is /w in every branch: write /w"
             raise ConfigError(f"{found[0]!r}: there is no {PLACEHOLDER} {why}")
-        if self.workdir == "workspace":
-            self._shell()
-        elif self.workspace:
-            raise ConfigError(f'workspace = {dict(self.workspace)!r}: there is none; set workdir = "workspace"')
+        self._check_workspace()
         if not self.max_workdir_bytes > 0:
             raise ConfigError(f"max_workdir_bytes = {self.max_workdir_bytes!r}: it must be above 0")
+
+    def _check_workspace(self) -> None:
+        if self.workdir != "workspace":
+            if self.workspace:
+                raise ConfigError(f'workspace = {self.workspace!r}: there is none; set workdir = "workspace"')
+            return
+        if not self.is_shared:
+            self._own_shell()
+            return
+        where = f"in the workspace of {self.workspace!r}"
+        if self.template is not None or self.max_workdir_bytes != MAX_WORKDIR_BYTES:
+            raise ConfigError(f"template and max_workdir_bytes: {where} its options hold; take these out")
+        for name, kind in self.branching.items():
+            if kind != "fork":
+                raise ConfigError(
+                    f"branching.{name} = {kind!r}: {where} a server ends when another tool is called, and loses what "
+                    "it keeps in memory, so allowed is 'fork'"
+                )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the server acts on the workspaces of a tool `shell`."""
+        return self.workdir == "workspace" and isinstance(self.workspace, str)
+
+    def joined(self, tools: Mapping[str, Tool | ToolSet]) -> "Mcp":
+        """See `JoinsState`. Raises `ConfigError`."""
+        if not self.is_shared:
+            return self
+        shell = tools.get(str(self.workspace))
+        if not isinstance(shell, Shell):
+            shells = [name for name, tool in tools.items() if isinstance(tool, Shell)]
+            what = f"MCP server {self.name!r}: workspace = {self.workspace!r} names no tool `shell` of tools.use"
+            raise ConfigError(f"{what}; {nearest(str(self.workspace), shells)}")
+        if shell.hosts or shell.walls != "bubblewrap":
+            raise ConfigError(
+                f"MCP server {self.name!r}: workspace = {self.workspace!r}: a server runs behind bubblewrap on this "
+                "machine; take `hosts` and `walls` out of the options of that tool"
+            )
+        joined = replace(self)
+        object.__setattr__(joined, "shell", shell)
+        return joined
 
     @property
     def tools(self) -> Sequence[Tool]:
@@ -175,19 +217,22 @@ class Mcp:
         return known if self.template is None else {**known, "template_sha256": self.template_sha256 or self._digest()}
 
     def folders(self) -> "Folders | WorkspaceFolders":
-        """The working folders of branches; none is made yet."""
+        """Working folders of its own; none is made yet."""
         if self.workdir == "workspace":
             from ramify.tools.mcp_workspaces import WorkspaceFolders
 
-            return WorkspaceFolders(self._shell())
+            return WorkspaceFolders(self._own_shell())
         template = None if self.template is None else Path(self.template).resolve()
         return Folders(template, max_bytes=self.max_workdir_bytes)
 
-    def _shell(self) -> "Shell":
-        """The options of a workspace. Raises `ConfigError`."""
+    def _own_shell(self) -> Shell:
+        """The options of a workspace of its own. Raises `ConfigError`."""
         from ramify.tools.mcp_workspaces import LIFE_S, OPTIONS
-        from ramify.workspaces.shell import Shell
 
+        if self.shell is not None:
+            return replace(self.shell)
+        if isinstance(self.workspace, str):
+            raise ConfigError(f"workspace = {self.workspace!r}: a run finds this tool; without one, call `joined`")
         if unknown := sorted(self.workspace.keys() - set(OPTIONS)):
             raise ConfigError(f"workspace names the option {unknown[0]!r}; allowed are {', '.join(OPTIONS)}")
         template = "" if self.template is None else str(Path(self.template).resolve())
@@ -253,7 +298,9 @@ class Mcp:
             raise ConfigError(f"{of_what}{error}") from error
         except ConfigError as error:
             hint = "" if self.cwd else " (it was started in the folder of its branch: name its files by absolute paths)"
-            raise ConfigError(f"{error}{hint if self.workdir == 'branch' else UNSEEN}") from error
+            if self.workdir == "workspace":
+                hint = UNSEEN.format(f"{self.workspace}.readable" if self.is_shared else "workspace.readable")
+            raise ConfigError(f"{error}{hint}") from error
         finally:
             folders.close()
 

@@ -7,6 +7,9 @@ keeps a copy of the folder, made while no call is in flight. A state without a p
   keeps something in memory has it again;
 - if the folders differ, or `way` is `fork`, a new server is started on the copy. That is right if the server keeps
   everything in its folder.
+
+In a workspace that other tools act on, too, a state begins when the server is started on the files (`ServerStart`) and
+ends when another tool is called. What the server keeps in memory is lost with it, in every branch at the same calls.
 """
 
 import asyncio
@@ -22,6 +25,8 @@ from ramify.tools.mcp_client import Connection, McpServer
 from ramify.tools.mcp_content import Folder, result_of
 from ramify.tools.mcp_folders import BranchFolder, FolderFault, Folders, mapped
 from ramify.tools.mcp_workspaces import WorkspaceFolders
+from ramify.workspaces.back_ends import WorkspaceState
+from ramify.workspaces.shell_session import ServerStart
 
 T = TypeVar("T")
 
@@ -71,11 +76,11 @@ class Branches:
     """False once a repeated call left other files, or repeating took too long."""
     ending: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
-    def opened(self, problem: Problem) -> "BranchState":
+    def opened(self, problem: Problem | ServerStart) -> "BranchState":
         """The state before any call. Nothing is started or copied yet."""
         return BranchState(self, problem)
 
-    async def filled(self, problem: Problem, source: BranchFolder | None = None) -> BranchFolder:
+    async def filled(self, problem: Problem | ServerStart, source: BranchFolder | None = None) -> BranchFolder:
         """A new folder with a copy of another, or of what the branches of a problem begin with. Raises `ToolError`."""
         folder = self.folders.new()
         try:
@@ -132,7 +137,8 @@ class BranchState:
     """The state of a server behind some calls. One user at a time."""
 
     branches: Branches
-    problem: Problem
+    problem: Problem | ServerStart
+    """What it begins with."""
     folder: BranchFolder | None = None
     """None = no call was made yet."""
     connection: Connection | None = None
@@ -162,6 +168,8 @@ class BranchState:
             return child
         await self._ended()
         child = replace(self, folder=await branches.filled(self.problem, self.folder))
+        if isinstance(self.problem, ServerStart):  # The next call may be another tool's.
+            return child
         try:
             await child._awake()
         except BaseException:
@@ -169,12 +177,28 @@ class BranchState:
             raise
         return child
 
+    async def give_back(self) -> WorkspaceState | None:
+        """As `WorkspaceServer.give_back`. The server ends later, and what it writes until then is lost."""
+        branches = self.branches
+        branches.idle.pop(self, None)
+        if not self._is_running:
+            await self._ended()
+        if self.folder is None:
+            return None
+        copy = await branches.filled(self.problem, self.folder)
+        self._end_soon()
+        assert isinstance(branches.folders, WorkspaceFolders)
+        return branches.folders.taken(copy)
+
     async def close(self) -> None:
         """End the server and remove the folder. If cancelled, this still happens."""
+        await asyncio.shield(self._end_soon())
+
+    def _end_soon(self) -> asyncio.Task[None]:
         self.branches.idle.pop(self, None)
         task = self.branches.drop(self.folder, self.connection)
         self.folder = self.connection = None
-        await asyncio.shield(task)
+        return task
 
     @property
     def _is_running(self) -> bool:

@@ -27,6 +27,7 @@ from ramify.workspaces.run_folder import RUN_ID, discard_run, new_run, remove_le
 
 if TYPE_CHECKING:
     from ramify.tools.mcp_address import McpAddress
+    from ramify.workspaces.shell_session import ServerStart
 
 WORD: Final = "/workdir"
 """What the model sees in place of the path of its branch's folder."""
@@ -107,7 +108,12 @@ class Folders:
         """The place of a new folder, still without files."""
         return BranchFolder(self._made() / secrets.token_hex(6))
 
-    def fill(self, folder: BranchFolder, source: BranchFolder | None = None, problem: Problem | None = None) -> None:
+    def fill(
+        self,
+        folder: BranchFolder,
+        source: BranchFolder | None = None,
+        problem: "Problem | ServerStart | None" = None,
+    ) -> None:
         """Copy the template, or the folder of another branch, into a new folder. Raises `FolderFault`."""
         run = self._made()
         with _told("the template" if source is None else "the working folder"):

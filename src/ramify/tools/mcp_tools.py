@@ -1,23 +1,27 @@
 """MCP tools: the tools of one server, and their sessions: the run's, a branch's, or a branch's with a working folder
-(`mcp_branches.py`). `mcp.py` makes them from the options of a server.
+(`mcp_branches.py`), which may be the workspace of a tool `shell`. `mcp.py` makes them from the options of a server.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult, ToolSession
 from ramify.tools.arguments import read_arguments
-from ramify.tools.mcp_folders import PLACEHOLDER, FolderFault
+from ramify.tools.mcp_folders import PLACEHOLDER, FolderFault, Folders
 
 if TYPE_CHECKING:
     from ramify.tools.mcp import Mcp
     from ramify.tools.mcp_branches import Branches, BranchState, Way
     from ramify.tools.mcp_client import Connection, McpServer
+    from ramify.tools.mcp_workspaces import WorkspaceFolders
+    from ramify.workspaces.shell import Shell
+    from ramify.workspaces.shell_session import ShellSession
 
 Stateful = Literal["refuse", "replay", "fork"]
 McpBranching = Stateful | Literal["share"]
@@ -56,6 +60,11 @@ class McpSource:
         return self._server
 
     @property
+    def shell(self) -> "Shell | None":
+        """The tool whose workspaces the server acts on; None = it has its own."""
+        return self.options.shell
+
+    @property
     def branches(self) -> "Branches":
         """The states of branches with working folders."""
         from ramify.tools.mcp_branches import Branches
@@ -65,9 +74,17 @@ class McpSource:
             options = self.options
             attachments = Folder(None if options.attachments is None else Path(options.attachments))
             self._branches = Branches(
-                self.server, options.folders(), self.way, compares=options.compare_folder, attachments=attachments
+                self.server, self._folders(), self.way, compares=options.compare_folder, attachments=attachments
             )
         return self._branches
+
+    def _folders(self) -> "Folders | WorkspaceFolders":
+        if self.shell is None:
+            return self.options.folders()
+        from ramify.tools.mcp_workspaces import WorkspaceFolders
+
+        self.shell.servers.append(self)
+        return WorkspaceFolders(self.shell, is_shared=True)
 
     def check_start(self) -> None:
         """Raise `ConfigError` if branches would share state unasked, or the template is not what it was."""
@@ -110,10 +127,14 @@ class McpTool:
     @property
     def state(self) -> str:
         """Name of the state that this tool uses: the server's on a branch, or its session of the run. It differs from
-        the states of other servers and from every tool name."""
+        the states of other servers and from every tool name, but that of a shell whose workspaces it acts on."""
+        if self.source.shell is not None:
+            return self.source.shell.name
         return f"MCP server {self.source.options.name} ({id(self.source)}), {self.branching}"
 
     def on(self, session: ToolSession) -> ToolSession:
+        if self.source.shell is not None:
+            return McpOnShell(self, cast("ShellSession", session))
         assert isinstance(session, McpSession | McpBranch)
         return replace(session, tool=self)
 
@@ -129,9 +150,11 @@ class McpTool:
             return str(error)
         return None
 
-    async def open(self, problem: Problem) -> "McpSession | McpBranch":
+    async def open(self, problem: Problem) -> ToolSession:
         """Open a session. Raises `ToolError` if the server does not answer; one with a working folder is started by its
         first call."""
+        if self.source.shell is not None:
+            return await self.source.shell.open(problem)
         if self.source.options.workdir is not None:
             return McpBranch(self, self.source.branches.opened(problem))
         server = self.source.server
@@ -146,7 +169,7 @@ class McpTool:
         return McpSession(self, connection)
 
     async def let_go(self) -> None:
-        await self.source.let_go()
+        await (self.source if self.source.shell is None else self.source.shell).let_go()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,18 +213,41 @@ class McpBranch:
 
     async def call(self, arguments: str) -> ToolResult:
         """The server's answer. Raises `ToolError` if the call fails."""
-        listed = self.tool.listed
-        try:
-            given = read_arguments(arguments, listed.parameters)
-        except ValueError as error:
-            return ToolResult(str(error), "error")
-        return await self.state.call(listed.name, given)
+        return await _answer(self.tool.listed, arguments, self.state.call)
 
     async def fork(self) -> "McpBranch":
         return replace(self, state=await self.state.fork())
 
     async def close(self) -> None:
         await self.state.close()
+
+
+@dataclass(frozen=True, slots=True)
+class McpOnShell:
+    """A session of a tool `shell`, used by one of the tools of a server that acts on its files."""
+
+    tool: McpTool
+    session: "ShellSession"
+
+    async def call(self, arguments: str) -> ToolResult:
+        """The server's answer. Raises `ToolError` if the call fails."""
+        return await _answer(self.tool.listed, arguments, partial(self.session.serve, self.tool.source.branches))
+
+    async def fork(self) -> "McpOnShell":
+        return replace(self, session=await self.session.fork())
+
+    async def close(self) -> None:
+        await self.session.close()
+
+
+async def _answer(
+    listed: Listed, arguments: str, call: Callable[[str, Mapping[str, Any]], Awaitable[ToolResult]]
+) -> ToolResult:
+    try:
+        given = read_arguments(arguments, listed.parameters)
+    except ValueError as error:
+        return ToolResult(str(error), "error")
+    return await call(listed.name, given)
 
 
 def _shared_state(options: "Mcp", writer: str) -> str:

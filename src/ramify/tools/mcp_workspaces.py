@@ -36,6 +36,7 @@ from ramify.workspaces.command import polled
 from ramify.workspaces.process_watch import REST, CommandLimits, ProcessWatch
 from ramify.workspaces.shell import Shell
 from ramify.workspaces.shell_order import FIRST, CommandRules, ShellOrder, ShellVariables
+from ramify.workspaces.shell_session import ServerStart
 from ramify.workspaces.tree import Stamp, TreeFault, entry_of, hashed, walk
 from ramify.workspaces.tree_digest import tree_digest
 
@@ -75,8 +76,10 @@ class ServerOrder(ShellOrder):
 class WorkspaceFolders:
     """All folders of one server in one run, as `Folders`. Methods block, and raise `FolderFault`."""
 
-    def __init__(self, shell: Shell) -> None:
+    def __init__(self, shell: Shell, *, is_shared: bool = False) -> None:
+        """`is_shared`: the files of the tool `shell` itself, which removes them."""
         self._shell = shell
+        self._is_shared = is_shared
         self._names = itertools.count()
         self._files: dict[BranchFolder, _Files] = {}
 
@@ -103,14 +106,23 @@ class WorkspaceFolders:
         """The name of a new folder, still without files."""
         return BranchFolder(Path(str(next(self._names))))
 
-    def fill(self, folder: BranchFolder, source: BranchFolder | None = None, problem: Problem | None = None) -> None:
-        """Give a new folder the files of another branch, or those that the branches of a problem begin with."""
+    def fill(
+        self,
+        folder: BranchFolder,
+        source: BranchFolder | None = None,
+        problem: Problem | ServerStart | None = None,
+    ) -> None:
+        """Give a new folder the files of another branch, or those that its server starts on: by default those that the
+        branches of a problem begin with."""
         with _told("the start folder" if source is None else "the working folder"):
-            if source is None:
-                self._files[folder] = _Files(*_ran(self._shell.workspaces.start(problem or NO_PROBLEM)))
-            else:
+            if source is not None:
                 files = self._found(source)
                 self._files[folder] = replace(files, held=self._copied(files.held))
+            elif isinstance(problem, ServerStart):
+                limits = replace(problem.rules.limits, cpu_s=LIFE_S)
+                self._files[folder] = _Files(replace(problem.rules, limits=limits), self._copied(problem.state))
+            else:
+                self._files[folder] = _Files(*_ran(self._shell.workspaces.start(problem or NO_PROBLEM)))
 
     def settle(self, folder: BranchFolder) -> None:
         """Nothing: a copy has the same path."""
@@ -157,6 +169,12 @@ class WorkspaceFolders:
         """The text: it names no branch."""
         return text
 
+    def taken(self, folder: BranchFolder) -> WorkspaceState:
+        """Remove a folder on which no server was started, except its state, which the caller uses."""
+        state = self._files.pop(folder).held
+        assert isinstance(state, WorkspaceState)
+        return state
+
     def remove(self, folder: BranchFolder) -> None:
         """Only after its server has ended."""
         match files.held if (files := self._files.pop(folder, None)) else None:
@@ -170,7 +188,8 @@ class WorkspaceFolders:
     def close(self) -> None:
         """Remove everything. Folders made later have a new place."""
         self._files.clear()
-        _ran(self._shell.let_go())
+        if not self._is_shared:
+            _ran(self._shell.let_go())
 
     def _found(self, folder: BranchFolder) -> _Files:
         if folder not in self._files:

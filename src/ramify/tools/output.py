@@ -8,7 +8,6 @@ Afterwards the text is valid Unicode (bytes that are not UTF-8 and lone surrogat
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from numbers import Real
 from typing import Any
 
@@ -27,9 +26,9 @@ MOST_SECONDS = 1e9
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
-    """`returned` as a safe result. Bare text or bytes count as a result with status `ok`; anything invalid as a
-    crash."""
+def made_safe(returned: object, *, max_bytes: int, most_s: float | None = None) -> ToolResult:
+    """`returned` as a safe result. Bare text or bytes count as a result with status `ok`; anything invalid as a crash.
+    `most_s`: seconds that the call took, of which the tool's own are a part."""
     result = ToolResult(returned) if isinstance(returned, str | bytes) else returned  # pyright: ignore[reportArgumentType]
     if not isinstance(result, ToolResult):
         return _junk(f"returned {type(returned).__name__} and not a ToolResult")
@@ -50,11 +49,12 @@ def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
     text = capped(valid(result.text), max_bytes)
     status = "empty" if result.status == "ok" and not text else result.status
     attachments, took_s = tuple(map(valid, result.attachments)), _seconds(result.took_s)
+    if most_s is not None:
+        took_s = most_s if took_s is None else min(most_s, took_s)
     metadata = _copied(result.metadata)
     reward = None if result.reward is None else float(result.reward)
     parts = {valid(str(name)): float(value) for name, value in result.parts.items()}
-    return replace(
-        result,
+    return ToolResult(
         text=text,
         status=status,
         metadata=metadata,
@@ -62,6 +62,7 @@ def made_safe(returned: object, *, max_bytes: int) -> ToolResult:
         took_s=took_s,
         reward=reward,
         parts=parts,
+        end=result.end,
     )
 
 

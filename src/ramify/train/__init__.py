@@ -1,4 +1,5 @@
-"""Gradients of the policy that sampled a tree, to measure their noise. Needs the extra `hf`.
+"""Gradients of the policy that sampled a tree, to measure their noise (extra `hf`), and to train (extra `train`).
 
-May import the pure rooms and the edges; only `cli` imports it. Read `policy_gradient.py` first.
+May import every room but `gateway`, `view` and `cli`; only `cli` imports it. `loop.py` trains, `policy_gradient.py`
+measures.
 """

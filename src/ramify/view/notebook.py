@@ -55,7 +55,7 @@ def _terms(rollout: Rollout) -> TreeTerms:
     config = rollout.config
 
     def rows_of(tree: Tree) -> Sequence[Row]:
-        return tree_rows(tree, config, rollout.post_hoc_reasons, post_hoc=rollout.post_hoc)
+        return tree_rows(tree, config, rollout.traits)
 
     return TreeTerms(config.strategy, config.limits, rows_of)
 

@@ -11,6 +11,7 @@ import os
 import resource
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -207,10 +208,27 @@ def write_seccomp(program: ContainerProgram, file: Path) -> str:
 def remove_left(program: ContainerProgram, base: Path) -> None:
     """Remove containers of runs that were killed with their guards: their folder in `base` is gone. Raises
     `ToolError`."""
+    for name in _left(program, base):
+        try:
+            asked(program, "rm", "-f", name)
+        except ToolError:
+            if not _is_gone(program, base, name):  # Docker refuses where it is removing the container already.
+                raise
+
+
+def _left(program: ContainerProgram, base: Path) -> list[str]:
     names = asked(program, "ps", "-a", "--filter", f"label={LABEL}={base}", "--format", "{{.Names}}").split()
-    left = [name for name in names if not (base / name.split("-")[1]).exists()]
-    if left:
-        asked(program, "rm", "-f", *left)
+    return [name for name in names if not (base / name.split("-")[1]).exists()]
+
+
+def _is_gone(program: ContainerProgram, base: Path, name: str) -> bool:
+    """Whether a container goes away by itself within `ASK_S`."""
+    deadline = time.monotonic() + ASK_S
+    while name in _left(program, base):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def program_environment() -> dict[str, str]:

@@ -18,6 +18,8 @@ can be read anywhere.
 """
 
 import asyncio
+import shlex
+import shutil
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,19 +30,20 @@ from typing import Any, Final, Literal
 
 from ramify.core.errors import ConfigError, ToolError
 from ramify.core.problem import Problem
-from ramify.core.tool import Branching, text_schema
+from ramify.core.tool import Branching, Lasting, text_schema
 from ramify.sandbox.bubblewrap import found
 from ramify.sandbox.setup import is_known_machine, machine
 from ramify.workspaces.back_ends import BackEndName
 from ramify.workspaces.containers import CONTAINER_PROGRAMS, asked
 from ramify.workspaces.containers import found as container_program
 from ramify.workspaces.process_watch import CommandLimits
+from ramify.workspaces.remote import RemoteSession, RemoteWorkspaces
 from ramify.workspaces.shell_order import FIRST
 from ramify.workspaces.shell_session import ForkScore, ShellSession, score_on_fork
 from ramify.workspaces.system import NETWORKS, Network
 from ramify.workspaces.workspaces import Workspaces
 
-__all__ = ["ForkScore", "Shell", "ShellSession", "check", "open_shell", "score_on_fork"]
+__all__ = ["ForkScore", "RemoteSession", "Shell", "ShellSession", "check", "open_shell", "score_on_fork"]
 
 Files = Literal["auto", "overlay", "copy"]
 FILES: Final = ("auto", "overlay", "copy")
@@ -78,6 +81,14 @@ class Shell:
     layers where this machine can mount them, else copies."""
     folder: str = ""
     """Where the files of states lie; empty = the folder for temporary files."""
+    hosts: tuple[str, ...] = ()
+    """Machines on which workspaces lie and commands run, as ssh names them (`user@box`, `ssh://user@box:2222`); empty =
+    this one. A new branch goes to the machine with the fewest. All options hold there, and `image`, `readable` and
+    `folder` are of there; `workspace` is of here and is sent."""
+    remote_python: str = "python3"
+    """Command of the shell of `hosts` that starts a Python with the same ramify."""
+    ssh: str = "ssh"
+    """Command that connects to `hosts`, with options of your own."""
     timeout_s: float = 60.0
     """Timeout of a call; after it the state is that before the call. Set it below `tools.deadline_s`."""
     cpu_s: float = 300.0
@@ -95,6 +106,7 @@ class Shell:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "readable", tuple(self.readable))
+        object.__setattr__(self, "hosts", (self.hosts,) if isinstance(self.hosts, str) else tuple(self.hosts))
         if not self.name.isidentifier():
             raise ConfigError(f"a tool's name must be an identifier, so that a format can call it; got {self.name!r}")
         for name, known in (("files", FILES), ("network", NETWORKS), ("walls", WALLS)):
@@ -108,6 +120,7 @@ class Shell:
                 raise ConfigError(f"readable names {path!r}: an absolute path is needed")
             if any(Path(path).is_relative_to(own) for own in ("/tmp", "/w")):
                 raise ConfigError(f"readable names {path!r}: /w and /tmp are the branch's own; put the files elsewhere")
+        self._check_hosts()
         self._limits()
 
     @property
@@ -124,9 +137,11 @@ class Shell:
         text = DESCRIPTION.format(folder=FIRST.folder, network=network, timeout_s=self.timeout_s)
         return text_schema(self.name, text, parameter="command")
 
-    async def open(self, problem: Problem) -> ShellSession:
+    async def open(self, problem: Problem) -> ShellSession | RemoteSession:
         """A workspace in the state of the problem's start folder. Raises `ToolError`, also for a start folder that is
         missing or too large."""
+        if self.hosts:
+            return await self.remote.open(problem)
         workspaces = self.workspaces
         rules, state = await workspaces.start(problem)
         return ShellSession(workspaces, rules, state, rules.first)
@@ -134,7 +149,10 @@ class Shell:
     async def try_walls(self) -> None:
         """Attack the walls once per process and set of options. Raises `ToolError` that names the wall this machine
         lacks, and `ConfigError` for a folder that is not there. If only problems name images, the first that opens does
-        it."""
+        it. With `hosts`, each is connected to and tried."""
+        if self.hosts:
+            await self.remote.try_walls()
+            return
         workspaces = self.workspaces
         workspaces.check_folders()
         if self.walls == "bubblewrap":
@@ -145,13 +163,19 @@ class Shell:
                 await workspaces.tried(self.image)
 
     async def let_go(self) -> None:
-        """Remove the files of all states and end the process that starts commands."""
-        workspaces = self.__dict__.pop("workspaces", None)
-        if workspaces is not None:
-            await asyncio.to_thread(workspaces.close)
+        """End the servers that act on the files of states, then remove all files and end the process that starts
+        commands; with `hosts`, the connections."""
+        await asyncio.gather(*(server.let_go() for server in self.servers))
+        for name in ("workspaces", "remote"):
+            held = self.__dict__.pop(name, None)
+            if held is not None:
+                await asyncio.to_thread(held.close)
 
     async def back_end(self) -> tuple[BackEndName, str]:
-        """How states lie on disk on this machine, and why; for `ramify doctor`. Raises `ToolError` as `try_walls`."""
+        """How states lie on disk on this machine or the first of `hosts`, and why; for `ramify doctor`. Raises
+        `ToolError` as `try_walls`."""
+        if self.hosts:
+            return await self.remote.back_end()
         workspaces = self.workspaces
         await workspaces.ready(self.image)
         return workspaces.back_end.name, workspaces.why
@@ -162,6 +186,30 @@ class Shell:
         can have none."""
         _check_machine(self.walls)
         return Workspaces(self, self._limits())
+
+    @cached_property
+    def servers(self) -> list[Lasting]:
+        """What else acts on the files of its workspaces."""
+        return []
+
+    def _check_hosts(self) -> None:
+        for host in self.hosts:
+            if not host or host.startswith("-") or not host.isprintable() or " " in host:
+                raise ConfigError(f"hosts names {host!r}: a machine as ssh names it is needed, such as 'user@box'")
+        if len(set(self.hosts)) < len(self.hosts):
+            raise ConfigError(f"hosts = {self.hosts!r}: name each machine once")
+        for name in ("remote_python", "ssh"):
+            try:
+                words = shlex.split(getattr(self, name))
+            except ValueError as error:
+                raise ConfigError(f"{name} = {getattr(self, name)!r}: a command is needed; {error}") from error
+            if not words:
+                raise ConfigError(f"{name} is empty: a command is needed")
+
+    @cached_property
+    def remote(self) -> RemoteWorkspaces:
+        """The machines of `hosts`. Nothing is connected yet."""
+        return RemoteWorkspaces(self, self._limits())
 
     def _limits(self) -> CommandLimits:
         return CommandLimits(
@@ -175,7 +223,7 @@ class Shell:
 
 
 @asynccontextmanager
-async def open_shell(**options: Any) -> AsyncIterator[ShellSession]:
+async def open_shell(**options: Any) -> AsyncIterator[ShellSession | RemoteSession]:
     """A session of `Shell(**options)`; its files are removed at the end of the block, and those of its forks."""
     tool = Shell(**options)
     try:
@@ -195,7 +243,8 @@ async def check() -> str:
         name, why = await tool.back_end()
     finally:
         await tool.let_go()
-    return f"the tool shell runs here: every wall holds; states are {STATES[name]} ({why})"
+    others = "its hosts are reached by ssh" if shutil.which("ssh") else "hosts need ssh: install openssh-client"
+    return f"the tool shell runs here: every wall holds; states are {STATES[name]} ({why}); {others}"
 
 
 def _check_machine(walls: Walls) -> None:

@@ -2,6 +2,9 @@
 
 A command acts on a draft of the files. If it ends by itself, the draft becomes the state; after a timeout or a limit,
 the state is that before the call. A cancelled call is killed before this returns.
+
+A server may act on the files, too (`serve`), and runs on between its calls. One actor at a time: before a command, or
+another server, it ends, and the files are those that its last call left.
 """
 
 import asyncio
@@ -10,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ramify.core.errors import ToolError
 from ramify.core.segment import ToolStatus
@@ -29,6 +32,7 @@ from ramify.workspaces.tree import TreeFault
 from ramify.workspaces.tree_digest import TOP
 
 if TYPE_CHECKING:
+    from ramify.workspaces.remote import RemoteSession
     from ramify.workspaces.workspaces import Workspaces
 
 T = TypeVar("T")
@@ -49,6 +53,35 @@ class ForkScore:
     status: ToolStatus
 
 
+@dataclass(frozen=True, slots=True)
+class ServerStart:
+    """What a server in a workspace starts on. Whoever lends the state holds it as long as the server may run."""
+
+    rules: CommandRules
+    state: WorkspaceState
+
+
+class WorkspaceServer(Protocol):
+    """A server that acts on a draft of the files of one workspace."""
+
+    async def call(self, name: str, given: Mapping[str, Any]) -> ToolResult: ...
+
+    async def fork(self) -> "WorkspaceServer": ...
+
+    async def give_back(self) -> WorkspaceState | None:
+        """End, and return the files as the last call left them; the caller is the state's user. None = no call was
+        made."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class WorkspaceServers(Protocol):
+    """All servers of one kind."""
+
+    def opened(self, problem: ServerStart) -> WorkspaceServer: ...
+
+
 class ShellSession:
     """The workspace of one branch. One call at a time."""
 
@@ -60,55 +93,94 @@ class ShellSession:
         self._state: WorkspaceState | None = state
         self.variables = variables
         """The working directory and the exported variables."""
+        self._server: tuple[WorkspaceServers, WorkspaceServer] | None = None
+        """Who acts on a draft of the files, and of which kind it is."""
         self._turn = asyncio.Lock()
 
     @property
     def state(self) -> WorkspaceState:
-        """Its files. Raises `ToolError` once it is closed."""
+        """Its files; those that a server started on while one acts on them. Raises `ToolError` once it is closed."""
         if self._state is None:
             raise ToolError(LOST, "the workspace is closed")
         return self._state
 
     async def call(self, arguments: str) -> ToolResult:
         """Run `arguments` as a command. A command that fails is a result of status `error`."""
-        fault = _command_fault(arguments)
+        fault = command_fault(arguments)
         if fault:
             return ToolResult(fault, "error", await self._metadata(None))
         async with self._turn:
+            await self._take_back()
             return await self._with_stop(lambda stop: self._called(arguments, stop))
 
-    async def fork(self) -> "ShellSession":
-        """A workspace with the same files, folder and variables, from here on its own. Copies nothing."""
+    async def serve(self, servers: WorkspaceServers, name: str, given: Mapping[str, Any]) -> ToolResult:
+        """Call a tool of a server that acts on the files. Raises `ToolError`."""
         async with self._turn:
+            if self._server is None or self._server[0] is not servers:
+                await self._take_back()
+                self._server = servers, servers.opened(ServerStart(self._rules, self.state))
+            return await self._server[1].call(name, given)
+
+    async def fork(self) -> "ShellSession":
+        """A workspace with the same files, folder and variables, from here on its own. Copies nothing, except what a
+        server wrote that runs."""
+        async with self._turn:
+            fork = ShellSession(self._workspaces, self._rules, self.state, self.variables)
+            if self._server is not None:
+                fork._server = self._server[0], await self._server[1].fork()
             self._workspaces.back_end.hold(self.state)
-            return ShellSession(self._workspaces, self._rules, self.state, self.variables)
+            return fork
 
     async def close(self) -> None:
         """Release its files. Calling it again is harmless."""
         async with self._turn:
             state, self._state = self._state, None
-            if state is not None:
-                await self._workspaces.in_thread(lambda: self._workspaces.back_end.release(state))
+            server, self._server = self._server, None
+            try:
+                if server is not None:
+                    await server[1].close()
+            finally:
+                if state is not None:
+                    await self._workspaces.in_thread(lambda: self._workspaces.back_end.release(state))
 
     async def digest(self) -> str:
         """Sha256 of everything in `/w` (`tree_digest.py`)."""
-        state = self.state
+        state = await self._quiet()
         return await self._workspaces.in_thread(lambda: state.digest)
 
     async def upload(self, files: Mapping[str, bytes], *, mode: int = 0o644) -> None:
         """Write files into `/w`, as a step that no command made: a replay must repeat it. Paths are relative to `/w`.
         Raises `ToolError` for a path that leads out or through a link, and for files that are too large."""
         async with self._turn:
+            await self._take_back()
             await self._workspaces.in_thread(lambda: self._uploaded(files, mode))
 
     async def download(self, path: str, *, max_bytes: int = 64 << 20) -> bytes:
         """Content of a file of `/w`. Raises `ToolError` if it is missing, larger, or no file; links are not
         followed."""
-        state, inner = self.state, placed(path)
+        inner = placed(path)
+        state = await self._quiet()
         try:
             return await self._workspaces.in_thread(lambda: state.read(inner, max_bytes))
         except (TreeFault, OSError) as error:
             raise ToolError("tool_gave_up", str(error)) from error
+
+    async def _quiet(self) -> WorkspaceState:
+        """The files, on which no server acts any more."""
+        if self._server is not None:
+            async with self._turn:
+                await self._take_back()
+        return self.state
+
+    async def _take_back(self) -> None:
+        """End the server that acts on the files, which are from here on those that its last call left."""
+        old = self.state
+        if self._server is not None:
+            state = await self._server[1].give_back()
+            self._server = None
+            if state is not None:
+                self._state = state
+                self._workspaces.back_end.release(old)
 
     async def _metadata(self, exit_code: int | None) -> dict[str, Any]:
         known = {} if exit_code is None else {EXIT_CODE: exit_code}
@@ -181,7 +253,7 @@ class ShellSession:
 
     async def scored(self, files: Mapping[str, bytes], command: str) -> ForkScore:
         """See `score_on_fork`. The session must be a fork of its own."""
-        fault = _command_fault(command)
+        fault = command_fault(command)
         if fault:
             raise ToolError("tool_gave_up", fault)
         await self.upload(files)
@@ -193,7 +265,7 @@ class ShellSession:
         return ForkScore(end.exit_code if end.ending == "ended" else None, text, status)
 
 
-async def score_on_fork(session: ShellSession, files: Mapping[str, bytes], command: str) -> ForkScore:
+async def score_on_fork(session: "ShellSession | RemoteSession", files: Mapping[str, bytes], command: str) -> ForkScore:
     """Run `command` on a fork of a session, with `files` (path in `/w` -> content) added there alone: the branch never
     sees them, nor what the command does.
 
@@ -218,7 +290,7 @@ def placed(name: str) -> bytes:
     return os.fsencode(str(PurePosixPath(os.fsdecode(TOP)) / path))
 
 
-def _command_fault(command: str) -> str:
+def command_fault(command: str) -> str:
     """Why a text is no command; empty = it is one."""
     with suppress(UnicodeEncodeError):
         size = len(command.encode("utf-8"))

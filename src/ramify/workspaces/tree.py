@@ -252,7 +252,7 @@ def copied(
 
 def copy_file(source: bytes, target: bytes, mode: int, *, owner: int | None) -> None:
     """Copy one file with its mode and its mtime. Raises OSError."""
-    with _readable(source) as read:
+    with readable(source) as read:
         write = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             found = os.fstat(read)
@@ -268,7 +268,7 @@ def copy_file(source: bytes, target: bytes, mode: int, *, owner: int | None) -> 
 def hashed(path: bytes) -> bytes:
     """Sha256 of a file's content. Raises OSError."""
     digest = hashlib.sha256()
-    with _readable(path) as read:
+    with readable(path) as read:
         while chunk := os.read(read, CHUNK_BYTES):
             digest.update(chunk)
     return digest.digest()
@@ -276,7 +276,7 @@ def hashed(path: bytes) -> bytes:
 
 def read_file(path: bytes, max_bytes: int) -> bytes:
     """The content of a file, at most `max_bytes` of it. Raises OSError."""
-    with _readable(path) as read:
+    with readable(path) as read:
         parts: list[bytes] = []
         while max_bytes > 0 and (part := os.read(read, min(max_bytes, CHUNK_BYTES))):
             parts.append(part)
@@ -285,7 +285,7 @@ def read_file(path: bytes, max_bytes: int) -> bytes:
 
 
 @contextmanager
-def _readable(path: bytes) -> Iterator[int]:
+def readable(path: bytes) -> Iterator[int]:
     """A descriptor of a regular file; its mode is lifted for a moment where it forbids reading."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

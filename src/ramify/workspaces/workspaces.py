@@ -79,10 +79,10 @@ class Workspaces:
 
     async def start(self, problem: Problem) -> tuple[CommandRules, WorkspaceState]:
         """The rules and the first state of a problem's branches; the caller is the state's user. Raises `ToolError`."""
-        image = self._column(problem, "image", self.tool.image)
+        image = column(problem, "image", self.tool.image)
         rules = await self.in_thread(lambda: self.rules(image))
         await self.tried("" if rules.container is None else image)
-        source = self._column(problem, "workspace", self.tool.workspace)
+        source = column(problem, "workspace", self.tool.workspace)
         return rules, await self.in_thread(lambda: self._start(source))
 
     def rules(self, image: str = "") -> CommandRules:
@@ -194,13 +194,6 @@ class Workspaces:
             back_end.discard(order.draft)
             raise
 
-    @staticmethod
-    def _column(problem: Problem, name: str, default: str) -> str:
-        value = problem.public.get(name) or default
-        if not isinstance(value, str):
-            raise ToolError("tool_gave_up", f"the column {name!r} holds {value!r}: a path is needed")
-        return value
-
     def _start(self, source: str) -> WorkspaceState:
         """The start state of a source, which the caller uses. Copies are kept for the next branch."""
         with self._lock:
@@ -215,3 +208,11 @@ class Workspaces:
             while len(self._starts) > MAX_STARTS:
                 self.back_end.release(self._starts.pop(next(iter(self._starts))))
             return state
+
+
+def column(problem: Problem, name: str, default: str) -> str:
+    """A path in a public column. Raises `ToolError` for what is none."""
+    value = problem.public.get(name) or default
+    if not isinstance(value, str):
+        raise ToolError("tool_gave_up", f"the column {name!r} holds {value!r}: a path is needed")
+    return value

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from ramify import plugins
 from ramify.core.errors import ConfigError
-from ramify.integrations.slime.background_loop import trainer
+from ramify.integrations.background_loop import trainer
 from ramify.rows.slime import Rollouts
 
 Mean = Literal["tokens", "rollouts"]

@@ -17,16 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ramify.core.errors import ConfigError, ExportError, RamifyError
-from ramify.core.tree import Tree
 from ramify.integrations.slime.args import SlimeArgs, checked_size, loaded
 from ramify.integrations.slime.config import training_config
 from ramify.integrations.slime.runs import standing_run
 from ramify.integrations.slime.samples import SlimeGroup, fill, group_of
+from ramify.integrations.tree_rows import rows_for
 from ramify.rows.row import Row
 from ramify.runner.deadline import finished
 from ramify.runner.events import Event, TreeClosed
 from ramify.runner.report import RunReport
-from ramify.runner.rows import tree_rows
 from ramify.runner.run import Run, Seedling
 
 FEWEST_FAULTS: Final = 4
@@ -204,26 +203,6 @@ async def drawn_batch(args: Any, rollout_id: int, source: Any) -> tuple[SlimeBat
         return batch, give_back(source, batch.returned)
 
 
-def rows_for(run: Run, event: TreeClosed, num_rows: int) -> list[Row]:
-    """Exactly `num_rows` rows of a closed tree. Raises `ExportError`, with the reason, if it does not have that
-    many."""
-    if not event.is_whole:
-        raise ExportError(f"tree {event.tree.problem.uid!r} failed: {event.reason}")
-    try:
-        return tree_rows(
-            event.tree,
-            run.prepared.config,
-            run.prepared.post_hoc_reasons,
-            post_hoc=run.prepared.post_hoc,
-            per_tree=num_rows,
-        )
-    except ExportError as error:
-        fault = _judges_fault(event.tree)
-        if fault is None:
-            raise
-        raise ExportError(f"{error}; a leaf has no reward: {fault}") from error
-
-
 def give_back(source: Any, groups: list[SlimeGroup]) -> int:
     """Give groups back to the data source, in the order they were drawn. Returns how many it did not take. A read-only
     source has no `add_samples`, or one that raises (THUDM/slime slime/rollout/data_source.py)."""
@@ -240,11 +219,6 @@ def give_back(source: Any, groups: list[SlimeGroup]) -> int:
 async def _ended(task: asyncio.Task[None]) -> None:
     """Wait until the task has ended, with or without an error."""
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _judges_fault(tree: Tree) -> str | None:
-    """The first error that a judge raised on a leaf of the tree."""
-    return next((str(note) for leaf in tree.leaves() if (note := tree.notes(leaf).get("judge")) is not None), None)
 
 
 def _order(group: SlimeGroup) -> tuple[bool, int]:

@@ -12,12 +12,14 @@ from typing import Any
 
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ExportError
+from ramify.integrations.background_loop import trainer
+from ramify.integrations.evaluation import EvalSampling, evaluation_config
 from ramify.integrations.slime.args import SlimeArgs, checked_size, refuse_sets, said_of
-from ramify.integrations.slime.background_loop import trainer
-from ramify.integrations.slime.batch import GroupsFailed, rows_for
-from ramify.integrations.slime.config import EvalSampling, evaluation_config, training_config
+from ramify.integrations.slime.batch import GroupsFailed
+from ramify.integrations.slime.config import training_config
 from ramify.integrations.slime.runs import standing_run
 from ramify.integrations.slime.samples import SlimeGroup, fill, group_of
+from ramify.integrations.tree_rows import rows_for
 from ramify.judges.exact import ANSWER
 from ramify.rows.sample import Sample
 from ramify.runner.events import Event, TreeClosed
@@ -83,7 +85,19 @@ def _named(dataset: Any, given_args: Any, args: SlimeArgs) -> EvalSet:
     groups = [[copy.deepcopy(question) for _ in range(num_samples)] for question in _questions(dataset, given_args)]
     for index, sample in enumerate(sample for group in groups for sample in group):
         sample.index = index
-    return EvalSet(dataset.name, groups, EvalSampling.of(dataset, num_samples), judged)
+    return EvalSet(dataset.name, groups, _sampling(dataset, num_samples), judged)
+
+
+def _sampling(dataset: Any, num_samples: int) -> EvalSampling:
+    """What the trainer's description of an evaluation set says of its sampling."""
+    top_k = said_of(dataset, "top_k")
+    return EvalSampling(
+        num_samples=num_samples,
+        temperature=said_of(dataset, "temperature"),
+        top_p=said_of(dataset, "top_p"),
+        top_k=None if top_k is None else max(0, top_k),
+        max_response_tokens=said_of(dataset, "max_response_len"),
+    )
 
 
 def _questions(dataset: Any, given_args: Any) -> list[Any]:

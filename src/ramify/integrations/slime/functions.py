@@ -11,14 +11,14 @@ from typing import Any
 
 from ramify.core.errors import ConfigError, ExportError
 from ramify.credit.group import Kind
+from ramify.integrations.background_loop import run_in_background, trainer
 from ramify.integrations.slime.args import SlimeArgs, loaded, mean_of, said_of
-from ramify.integrations.slime.background_loop import run_in_background, trainer
 from ramify.integrations.slime.batch import drawn_batch
 from ramify.integrations.slime.eval import evaluated
 from ramify.integrations.slime.metrics import batch_metrics
 from ramify.integrations.slime.samples import plain_samples
 from ramify.rows.sample import Sample
-from ramify.rows.slime import normalised, train_data
+from ramify.rows.slime import even_sums, normalised, train_data
 
 NORMALISING = ("grpo", "gspo", "cispo", "reinforce_plus_plus_baseline")
 """Slime's advantage estimators that compare rewards within a group."""
@@ -66,7 +66,7 @@ def convert_samples_to_train_data(args: Any, samples: Sequence[Any]) -> dict[str
             "miles takes one float per row as reward and has no custom advantage function: no per-token credit"
         )
     if mean_of(args) == "tokens":
-        data["rollout_mask_sums"] = _even_sums(data)
+        data["rollout_mask_sums"] = even_sums(data)
     return data
 
 
@@ -119,13 +119,6 @@ def _scalar_rewards(args: Any, batch: Sequence[Sample]) -> list[float]:
     if said_of(args, "rewards_normalization") and estimator in NORMALISING:
         return post_process_rewards(args, batch)[1]
     return [sample.reward_value(said_of(args, "reward_key")) for sample in batch]
-
-
-def _even_sums(data: dict[str, list[Any]]) -> list[float]:
-    """The mean number of trained tokens per rollout, repeated for every row."""
-    num_tokens = sum(map(sum, data["loss_masks"]))
-    mean = num_tokens / len(set(data["rollout_ids"]))
-    return [mean] * len(data["rollout_ids"])
 
 
 def _grouped(batch: list[Sample], num_samples: int | None) -> list[Sample]:

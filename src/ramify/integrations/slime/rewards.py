@@ -20,8 +20,8 @@ from ramify.core.errors import ConfigError, JudgeError
 from ramify.core.judge import Verdict
 from ramify.core.problem import Problem
 from ramify.core.task import Task
+from ramify.integrations.background_loop import trainer
 from ramify.integrations.slime.args import SlimeArgs, loaded
-from ramify.integrations.slime.background_loop import trainer
 from ramify.judges.function import side_by_side
 from ramify.service.reward import WithReward
 

@@ -8,23 +8,20 @@ import asyncio
 import atexit
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from ramify.config.configure import to_toml
 from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.engine import Engine
-from ramify.core.task import Task
+from ramify.integrations.background_loop import background_loop
 from ramify.integrations.slime.args import SlimeArgs
-from ramify.integrations.slime.background_loop import background_loop
 from ramify.integrations.slime.rewards import rewarded
-from ramify.runner.build import build_engine, build_task
+from ramify.integrations.trainer_config import task_of
+from ramify.runner.build import build_engine
 from ramify.runner.prepared import prepare
 from ramify.runner.run import Run
-from ramify.tasks.data import DataFile
 
-LABEL: Final = "label"
-"""The trainer's name for the gold answer."""
 CLOSE_S: Final = 5.0
 """At exit, the process waits at most this long for connections to close."""
 
@@ -63,20 +60,12 @@ async def close_runs() -> None:
 
 def _made(config: RunConfig, args: SlimeArgs) -> Run:
     engines = {name: _engine(each) for name, each in config.engines.items()}
-    task, policy = rewarded(_task(config), args), _engine(config.engine)
+    task, policy = rewarded(task_of(config), args), _engine(config.engine)
     return Run(prepare(config, task=task, engine=policy, engines=engines, problems=()))
 
 
 def _engine(config: EngineConfig) -> Engine:
     return _ENGINES.setdefault(repr(config), _ENGINES.get(repr(config)) or build_engine(config))
-
-
-def _task(config: RunConfig) -> Task:
-    """The task of the TOML. The data source gives the questions, so a task of a data file needs no file."""
-    if config.task.name != "data":
-        return build_task(config)
-    data = replace(config.data, path=None, questions=("of the data source",), answer=config.data.answer or LABEL)
-    return DataFile(data)
 
 
 @atexit.register

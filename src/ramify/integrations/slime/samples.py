@@ -4,13 +4,14 @@ Samples may be of any class that the data source makes: they are read and filled
 values. Invariant: a sample's index, group_index, prompt and label do not change.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ramify.core.codec import Codec
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
+from ramify.integrations.prompts import question_of
 from ramify.integrations.slime.rewards import ASKED, RewardRequest
 from ramify.judges.exact import ANSWER
 from ramify.rows.row import Row
@@ -55,22 +56,6 @@ def group_of(
         secret={**secret, ASKED: RewardRequest(args, first, reward_key)},
     )
     return SlimeGroup(number, list(given), problem)
-
-
-def question_of(prompt: str | Sequence[Mapping[str, Any]], system: str | None = None) -> str:
-    """The question of a prompt: its text, or the text of its only user message. Raises `ConfigError`."""
-    if isinstance(prompt, str):
-        return prompt
-    others = [message for message in prompt if message.get("role") != "user"]
-    asked = [message.get("content") for message in prompt if message.get("role") == "user"]
-    if any(message.get("role") != "system" or message.get("content") != system for message in others):
-        raise ConfigError(
-            f"a prompt has messages that the run's format would not say: {others!r:.200}; a prompt is one message of "
-            "the user, and the system's is format_options.system or actions.policy.system of the TOML"
-        )
-    if len(asked) != 1 or not isinstance(asked[0], str):
-        raise ConfigError(f"a prompt must be text or one user message with text; got {asked!r:.200}")
-    return asked[0]
 
 
 def fill(group: SlimeGroup, rows: Sequence[Row], *, codec: Codec, rollouts: Rollouts, reward_key: str | None) -> None:

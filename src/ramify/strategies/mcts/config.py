@@ -153,6 +153,11 @@ class MCTSConfig:
             return 0 if num_children < self.children_at_once else math.inf
         return self.widening.visits_needed(num_children)
 
+    @property
+    def planned_leaves(self) -> int:
+        """Of the last path too, which `finish` grows."""
+        return self.n + 1
+
 
 TREEQUEST: Final = MCTSConfig(
     width=2,

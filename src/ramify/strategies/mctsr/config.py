@@ -107,6 +107,10 @@ class MCTSrConfig:
         if not self.judge or REWARD in (self.judge, self.stop_judge):
             raise ConfigError(f"mctsr: judge = {self.judge!r}: a rewrite has no reward; name a judge of the run")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.max_rollouts + (2 if self.initialise == "both" else 1)
+
 
 AS_PUBLISHED: Final = MCTSrConfig(
     scale=1.0,

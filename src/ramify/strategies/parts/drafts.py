@@ -64,6 +64,10 @@ class DraftsConfig:
         """The two actions of each way of answering."""
         return tuple(zip(self.first_actions, self.actions or ("",) * len(self.first_actions), strict=True))
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.num_answers
+
 
 @dataclass(slots=True, eq=False)
 class Draft:

@@ -57,7 +57,7 @@ def step_entropy_topk(
     used = token_logprobs[:max_tokens]
     if not used:
         return 0.0
-    total = _neg_p_log_p(np.concatenate([np.asarray(entries, np.float64) for entries in used]))
+    total = _neg_p_log_p(np.concatenate(used, dtype=np.float64))
     return total / math.log(vocab_size) / (len(used) if reduce == "mean" else 1)
 
 

@@ -62,6 +62,10 @@ class ToTConfig:
         if self.search == "dfs" and self.bfs.evaluate == "vote":
             raise ConfigError("tot: votes compare the paths of a level, which dfs has none of; evaluate = 'value'")
 
+    @property
+    def planned_leaves(self) -> int:
+        return self.bfs.num_kept * self.width if self.search == "bfs" else self.dfs.max_steps
+
 
 AS_PUBLISHED: Final = ToTConfig(width=8, duplicate_value="zero", bfs=LevelRules(repeats="kept", zero_values="stop"))
 """game24, whose prompt shows eight proposals."""

@@ -1,0 +1,1 @@
+"""Rows in the trainers' own losses: `make test-trainers`."""
