@@ -290,6 +290,16 @@ def test_a_worker_that_dies_is_followed_by_one_that_goes_on(tmp_path: Path, whol
     assert said.lines == ["the worker of shard 0 died (it was killed); another one goes on"] * 3
 
 
+@pytest.mark.covers("S3.10")
+def test_a_shard_that_died_before_its_first_record_begins_anew(tmp_path: Path, whole: tuple[bytes, RunReport]):
+    problems = divided(config("arpo"), tmp_path / "run", num_shards=2)
+    journal = shard_path(tmp_path / "run", 1) / "journal"
+    journal.mkdir(parents=True)
+    (journal / "lock").touch()
+    grown(tmp_path / "run", problems, Here())
+    assert exported(tmp_path / "run") == whole[0]
+
+
 def test_how_far_the_run_has_come_is_shown(tmp_path: Path):
     problems, said = divided(config("arpo"), tmp_path / "run", num_shards=2), Said()
     grown(tmp_path / "run", problems, Here(Mortal), said)

@@ -19,7 +19,7 @@ from ramify.runner.deadline import finished
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
 from ramify.sharded.workers import Worker, WorkerDied, WorkerInfo, WorkerLauncher
-from ramify.store.journal import file_paths, store_errors
+from ramify.store.journal import file_paths, is_begun, store_errors
 from ramify.store.layout import JOURNAL, SHARDS, shard_path
 from ramify.store.shards import ShardedFolder
 from ramify.version import __version__
@@ -237,7 +237,7 @@ class ShardedRun:
 
     def _journal_bytes(self, shard: Shard) -> int:
         folder = shard_path(self._folder.path, shard.index) / JOURNAL
-        return sum(path.stat().st_size for path in file_paths(folder)) if folder.exists() else 0
+        return sum(path.stat().st_size for path in file_paths(folder)) if is_begun(folder) else 0
 
 
 def _first(faults: ExceptionGroup[Exception]) -> Exception:

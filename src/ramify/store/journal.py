@@ -127,7 +127,7 @@ def file_paths(folder: Path) -> list[Path]:
         refuse_link(folder)
         paths = sorted(path for path in folder.iterdir() if _FILE_NAME.fullmatch(path.name))
     if not paths:
-        raise StoreError(f"{folder} holds no journal")
+        raise StoreError(f"{folder} holds no journal: nothing was done in that run; start it anew")
     return paths
 
 
