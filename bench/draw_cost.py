@@ -9,6 +9,7 @@ import copy
 import time
 from collections import deque
 from itertools import product
+from typing import Any
 
 import numpy as np
 from smoke import few
@@ -28,22 +29,22 @@ PENDING: tuple[Pending, ...] = ("pessimistic", "none")
 
 
 class Noted:
-    """A generator that notes the parameters of its draws."""
+    """A generator that notes the parameters of its draws, each call as an item: numbers or arrays."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
-        self.gammas: list[float] = []
-        self.betas: list[tuple[float, float]] = []
+        self.gammas: list[Any] = []
+        self.betas: list[tuple[Any, Any]] = []
 
-    def standard_gamma(self, shape: float, /) -> float:
-        self.gammas.append(shape)
+    def standard_gamma(self, shape: Any, /) -> Any:
+        self.gammas.append(shape if isinstance(shape, float) else shape.copy())
         return self._rng.standard_gamma(shape)
 
-    def standard_normal(self) -> float:
-        return self._rng.standard_normal()
+    def standard_normal(self, size: Any = None, /) -> Any:
+        return self._rng.standard_normal(size)
 
-    def beta(self, a: float, b: float, /) -> float:
-        self.betas.append((a, b))
+    def beta(self, a: Any, b: Any, /) -> Any:
+        self.betas.append((a, b) if isinstance(a, float) else (a.copy(), b.copy()))
         return self._rng.beta(a, b)
 
     def random(self) -> float:
@@ -115,12 +116,12 @@ def noted(config: ABMCTSConfig) -> list[Noted]:
     return found
 
 
-def draws(rng: np.random.Generator, gammas: list[float], betas: list[tuple[float, float]]) -> float:
+def draws(rng: np.random.Generator, gammas: list[Any], betas: list[tuple[Any, Any]]) -> float:
     """Seconds of the draws alone."""
     began = time.perf_counter()
     for shape in gammas:
         rng.standard_gamma(shape)
-        rng.standard_normal()
+        rng.standard_normal(None if isinstance(shape, float) else len(shape))
     for a, b in betas:
         rng.beta(a, b)
     return time.perf_counter() - began
@@ -137,7 +138,7 @@ def main() -> None:
             num = MARKS[i] - MARKS[i - 1]
             us = 1e6 * took[i] / num
             alone = 1e6 * min(draws(np.random.default_rng(0), gammas, betas) for _ in range(RUNS)) / num
-            count = (len(gammas) + len(betas)) / num
+            count = (sum(map(np.size, gammas)) + sum(np.size(a) for a, _ in betas)) / num
             print(
                 f"{family:10} {pending:12} {MARKS[i]:7} {count:7.1f} {us:10.1f} {alone:9.1f} {us / alone:6.2f}",
                 flush=True,

@@ -29,7 +29,7 @@ class ListedVariates:
         gamma, self._normal = self._next()
         return gamma
 
-    def standard_normal(self) -> float:
+    def standard_normal(self, size: None = None, /) -> float:
         return self._normal
 
     def beta(self, a: float, b: float, /) -> float:

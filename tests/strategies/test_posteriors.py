@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -7,7 +8,16 @@ from hypothesis import strategies as st
 from tests.golden.abmcts import beta_cdf, beta_quantile
 
 from ramify.core.errors import ConfigError
-from ramify.strategies.parts.posteriors import Beta, BetaPrior, Gaussian, GaussianPrior, RunningMean, ucb1
+from ramify.strategies.parts.posteriors import (
+    FEW,
+    Beta,
+    BetaPrior,
+    Gaussian,
+    GaussianPrior,
+    Posteriors,
+    RunningMean,
+    ucb1,
+)
 
 SCORES = st.lists(st.floats(0, 1), max_size=40)
 PRIORS = st.builds(
@@ -97,6 +107,62 @@ def test_a_gamma_that_comes_out_as_zero_is_no_infinite_draw() -> None:
             return 1.0
 
     assert math.isfinite(Gaussian(GaussianPrior()).draw(Zero()))  # type: ignore[arg-type]
+
+
+class ByParameters:
+    """Draws that follow from the parameters alone, so that their order does not matter."""
+
+    def standard_gamma(self, shape: Any, /) -> Any:
+        return shape * (1.25 + np.sin(100 * shape))
+
+    def standard_normal(self, size: Any = None, /) -> Any:
+        return 0.75 if size is None else np.full(size, 0.75)
+
+    def beta(self, a: Any, b: Any, /) -> Any:
+        return a / (a + b) + np.sin(100 * (a + b)) / 10
+
+
+@pytest.mark.parametrize("prior", [GaussianPrior(), BetaPrior()])
+@pytest.mark.parametrize("number", [1, FEW, FEW + 1, 3 * FEW])
+def test_the_largest_of_many_draws_is_that_of_draws_made_one_by_one(
+    prior: GaussianPrior | BetaPrior, number: int
+) -> None:
+    rng, cap = np.random.default_rng(number), 2
+    posteriors = Posteriors()
+    assert posteriors.largest(rng, cap=cap) is None
+    while len(posteriors) < number:
+        posterior = prior.posterior()
+        posterior.observe(rng.random())
+        posteriors.append(posterior)
+        for index in rng.integers(len(posteriors), size=2).tolist():
+            changed = posteriors[index]
+            changed.reserve(1) if not changed.pending or rng.random() < 0.3 else changed.observe(rng.random(), 1)
+            posteriors.changed(index)
+        drawn = {i: p.draw(ByParameters()) for i, p in enumerate(posteriors) if p.pending < cap}
+        found = posteriors.largest(ByParameters(), cap=cap)
+        expected = max(drawn.items(), key=lambda item: item[1], default=None)
+        assert found == expected if expected is None or found is None else found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("prior", [GaussianPrior(), BetaPrior(2.0, 2.0)])
+def test_many_equal_posteriors_are_each_the_largest_equally_often(prior: GaussianPrior | BetaPrior) -> None:
+    posteriors, rng = Posteriors(), np.random.default_rng(0)
+    for _ in range(2 * FEW):
+        posteriors.append(prior.posterior())
+    found = [posteriors.largest(rng, cap=1) for _ in range(20_000)]
+    counts = np.bincount([largest[0] for largest in found if largest], minlength=2 * FEW)
+    assert counts.sum() == 20_000
+    assert ((counts - 312.5) ** 2 / 312.5).sum() < 110  # chi-square of 63 degrees: 1 in 10,000 is above 111
+
+
+def test_where_all_are_full_there_is_no_largest() -> None:
+    for number in (2, 2 * FEW):
+        posteriors = Posteriors()
+        for _ in range(number):
+            posterior = GaussianPrior().posterior()
+            posterior.reserve(1)
+            posteriors.append(posterior)
+        assert posteriors.largest(np.random.default_rng(0), cap=1) is None
 
 
 def test_priors_around_a_mean() -> None:

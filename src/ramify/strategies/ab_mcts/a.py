@@ -13,7 +13,8 @@ answer in flight below it as one more score equal to its mean. No choice may hav
 them.
 
 Draws at ask, for every node of a walk: the ways (`stack`), GEN, CONT, then each answer derived here in the order
-scored; then the ways where the walk stops (bandit, if there are several). A Gaussian draw is a gamma and a normal.
+scored; then the ways where the walk stops (bandit, if there are several). A Gaussian draw is a gamma and a normal;
+where more than `FEW` answers compete, the gammas of all are drawn before their normals.
 
 Source: SakanaAI/treequest src/treequest/algos/ab_mcts_a/{algo,prob_state}.py (arXiv 2503.04412).
 """
@@ -33,6 +34,7 @@ from ramify.strategies.parts.posteriors import (
     Gaussian,
     GaussianPrior,
     Posterior,
+    Posteriors,
     RunningMean,
     Variates,
     ucb1,
@@ -116,7 +118,7 @@ class _Choices:
     gen: Posterior
     cont: Posterior
     numbers: list[int] = field(default_factory=list[int])
-    posteriors: list[Posterior] = field(default_factory=list[Posterior])
+    posteriors: Posteriors = field(default_factory=Posteriors)
     """Posteriors of the answers in `numbers`."""
 
 
@@ -136,6 +138,8 @@ class Walk(Draft):
 
     choices: list[Posterior] = field(default_factory=list[Posterior])
     """All choices that led to the new answer. They learn its score."""
+    entered: list[tuple[Posteriors, int]] = field(default_factory=list[tuple[Posteriors, int]])
+    """Where the answers that it went through compete, and the index of each there."""
     options: _Choices | None = None
     """The choices where the walk ended; the new answer will be added to them."""
     drawn: list[tuple[int, float]] = field(default_factory=list[tuple[int, float]])
@@ -213,18 +217,14 @@ class ABMCTS(DraftSearch[Walk]):
 
     def _enter(self, walk: Walk, options: _Choices) -> bool:
         """Enter the answer with the largest draw; False = there is none, or too much is in flight below each."""
-        if not options.posteriors:
+        largest = options.posteriors.largest(self._rng, cap=self._cap)
+        if largest is None:
             return False
-        drawn = self._draw_all(options.posteriors, self._rng)
-        found = drawn.index(max(drawn))
-        if options.posteriors[found].pending >= self._cap:
-            free = [i for i, posterior in enumerate(options.posteriors) if posterior.pending < self._cap]
-            if not free:
-                return False
-            found = max(free, key=drawn.__getitem__)
+        found, drawn = largest
         walk.parent = options.numbers[found]
         walk.choices += (options.posteriors[found], options.cont)
-        walk.drawn.append((walk.parent, drawn[found]))
+        walk.entered.append((options.posteriors, found))
+        walk.drawn.append((walk.parent, drawn))
         return True
 
     def _largest(self, posteriors: Sequence[Posterior]) -> int:
@@ -256,12 +256,19 @@ class ABMCTS(DraftSearch[Walk]):
         if self._is_pessimistic:
             for posterior in walk.choices:
                 posterior.reserve(number)
+            self._note(walk)
+
+    def _note(self, walk: Walk) -> None:
+        """Tell those that compete which of them have changed."""
+        for posteriors, index in walk.entered:
+            posteriors.changed(index)
 
     def _learn(self, walk: Walk, score: float) -> None:
         """All choices that led to the answer learn its score; from now on the answer may be entered."""
         num_answered = int(self._is_pessimistic)
         for posterior in walk.choices:
             posterior.observe(score, num_answered)
+        self._note(walk)
         self._seen[walk.way].observe(score)
         if self.config.actions and walk.options is not None:
             own = self.config.posterior()

@@ -4,36 +4,44 @@ belief.
 There are two: a Gaussian of unknown mean and variance under a normal-inverse-gamma prior, and a Beta that treats a
 score between 0 and 1 as a fraction of a success. Their cost does not grow with the number of scores: they keep running
 statistics (Welford), not lists. A pending request counts as a score equal to the current mean. So a choice in flight
-looks more certain, but not better. Only `draw` and `draw_all` draw.
+looks more certain, but not better. Only `draw`, `draw_all`, `draw_array` and `Posteriors.largest` draw.
 
 Source: SakanaAI/treequest src/treequest/algos/ab_mcts_a/prob_state.py, multi_armed_bandit_ucb.py (arXiv 2503.04412).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ramify.core.errors import ConfigError
 from ramify.strategies.parts.draws import Draws
 
+Floats = NDArray[np.float64]
 SMALLEST: Final = 2.0**-1022
 """Lower bound of a gamma draw, because a draw with a small shape may be 0."""
+FEW: Final = 32
+"""So many posteriors are drawn from one after another as fast as all at once."""
 
 
 class Variates(Draws, Protocol):
     """Draws from distributions; a `numpy.random.Generator` is one."""
 
-    def standard_gamma(self, shape: float, /) -> float:
-        """Gamma of `shape` and scale 1."""
+    def standard_gamma(self, shape: Any, /) -> Any:
+        """Gamma of `shape` and scale 1; for an array of shapes, an array."""
         ...
 
-    def standard_normal(self) -> float:
-        """Normal of mean 0 and variance 1."""
+    def standard_normal(self, size: Any = None, /) -> Any:
+        """Normal of mean 0 and variance 1; an array of `size` of them, if it is given."""
         ...
 
-    def beta(self, a: float, b: float, /) -> float: ...
+    def beta(self, a: Any, b: Any, /) -> Any:
+        """Beta of `a` and `b`; for arrays, an array."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -154,6 +162,17 @@ class Gaussian:
             drawn.append(posterior.mean + sqrt(posterior._spread / gamma) * standard_normal())
         return drawn
 
+    def row(self) -> tuple[float, float, float]:
+        """What `draw_array` needs of it."""
+        return self.mean, self._shape, self._spread
+
+    @staticmethod
+    def draw_array(rows: Floats, rng: Variates) -> Floats:
+        """One draw from each column of `rows`, (3, n): all gammas, then all normals."""
+        mean, shape, spread = rows
+        gamma = np.maximum(rng.standard_gamma(shape), SMALLEST)
+        return mean + np.sqrt(spread / gamma) * rng.standard_normal(len(mean))
+
 
 @dataclass(slots=True, eq=False)
 class Beta:
@@ -187,16 +206,80 @@ class Beta:
         beta = rng.beta
         drawn: list[float] = []
         for posterior in posteriors:
-            a, b = posterior.a, posterior.b
-            if posterior.pending:
-                larger = 1 + posterior.pending / (a + b)
-                a, b = a * larger, b * larger
+            a, b, _ = posterior.row()
             drawn.append(beta(a, b))
         return drawn
+
+    def row(self) -> tuple[float, float, float]:
+        """What `draw_array` needs of it."""
+        if not self.pending:
+            return self.a, self.b, 0.0
+        larger = 1 + self.pending / (self.a + self.b)
+        return self.a * larger, self.b * larger, 0.0
+
+    @staticmethod
+    def draw_array(rows: Floats, rng: Variates) -> Floats:
+        """One draw from each column of `rows`, (3, n)."""
+        return rng.beta(rows[0], rows[1])
 
 
 Posterior = Gaussian | Beta
 """The belief about one choice."""
+
+
+class Posteriors:
+    """Posteriors of one family that compete: `largest` draws from each. Mutated by `append` and `changed`.
+
+    Up to `FEW` are drawn from one after another, in order; more all at once, from arrays of their parameters.
+    """
+
+    __slots__ = ("_all", "_rows")
+
+    def __init__(self) -> None:
+        self._all: list[Any] = []
+        self._rows: Floats = np.empty((4, 0))
+        """A column each: its `row` and how many requests are pending, with room for more. Empty for a few."""
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Posterior]:
+        return iter(self._all)
+
+    def __getitem__(self, index: int) -> Posterior:
+        return self._all[index]
+
+    def append(self, posterior: Posterior) -> None:
+        self._all.append(posterior)
+        number = len(self._all)
+        if number > FEW and number > self._rows.shape[1]:
+            self._rows = np.empty((4, 2 * number))
+            for index in range(number):
+                self.changed(index)
+        else:
+            self.changed(number - 1)
+
+    def changed(self, index: int) -> None:
+        """Take note that the posterior at `index` has learnt a score, or has more or fewer pending requests."""
+        if len(self._all) > FEW:
+            posterior = self._all[index]
+            self._rows[:, index] = (*posterior.row(), posterior.pending)
+
+    def largest(self, rng: Variates, *, cap: float) -> tuple[int, float] | None:
+        """Draw from each; the index of the largest draw (the first of equal ones), and the draw. Those with `cap`
+        pending requests or more are left out; None = all are."""
+        if len(self._all) > FEW:
+            rows = self._rows[:, : len(self._all)]
+            drawn = self._all[0].draw_array(rows[:3], rng)
+            found = int(np.where(rows[3] < cap, drawn, -np.inf).argmax())
+            is_free = rows[3, found] < cap
+        elif self._all:
+            drawn = self._all[0].draw_all(self._all, rng)
+            free = [i for i, posterior in enumerate(self._all) if posterior.pending < cap]
+            found, is_free = max(free, key=drawn.__getitem__, default=0), bool(free)
+        else:
+            return None
+        return (found, float(drawn[found])) if is_free else None
 
 
 def ucb1(mean: float, count: int, total: int, *, exploration: float) -> float:

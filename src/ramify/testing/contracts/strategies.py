@@ -280,14 +280,14 @@ class _GatedDraws:
     def integers(self, low: int, /) -> int:
         return int(self._opened().integers(low))
 
-    def standard_gamma(self, shape: float, /) -> float:
-        return float(self._opened().standard_gamma(shape))
+    def standard_gamma(self, shape: Any, /) -> Any:
+        return self._opened().standard_gamma(shape)
 
-    def standard_normal(self) -> float:
-        return float(self._opened().standard_normal())
+    def standard_normal(self, size: Any = None, /) -> Any:
+        return self._opened().standard_normal(size)
 
-    def beta(self, a: float, b: float, /) -> float:
-        return float(self._opened().beta(a, b))
+    def beta(self, a: Any, b: Any, /) -> Any:
+        return self._opened().beta(a, b)
 
     def _opened(self) -> np.random.Generator:
         demand(self.is_open, "it drew from its generator outside of ask")
