@@ -33,6 +33,7 @@ TAU2_BIN := .venv-tau2/bin
 TAU2_READY := .venv-tau2/.ready
 TAU2_PYTHON ?= python3.12
 WEB_READY := $(VENV)/.web-ready
+PEERS_READY := .venv-peers/.ready
 ENGINES_BIN := .venv-engines/bin
 ENGINES_READY := .venv-engines/.ready
 MODEL_OUT ?= build/model
@@ -52,7 +53,6 @@ CORE := $(addprefix tests/,core credit formats planner strategies golden contrac
 unexport PYTHONDONTWRITEBYTECODE
 # What is never imported need not be compiled: half of the time that pip takes for torch.
 export PIP_NO_COMPILE := 1
-BENCHES := $(sort $(wildcard bench/*.py))
 
 # $(call environment,FOLDER,EXTRAS): a virtual environment with the pinned versions and this checkout, editable.
 define environment
@@ -186,8 +186,10 @@ types: $(READY)
 requirements: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q $(IN_TWO) -p tests.covers -m "covers and not (slow or hf or ray or engines)"
 
-bench: $(READY)
-	@set -e; for script in $(BENCHES); do echo "== $$script"; $(BIN)/python $$script; done
+# Writes docs/performance.md: a chapter of each kind of figure, in less than 20 minutes once all is set up.
+bench: $(READY) $(MODEL_READY) $(ENGINES_READY) $(TRAINERS_READY) $(VERIFIERS_READY) $(INSPECT_READY) $(WEB_READY) \
+		$(PEERS_READY) chromium bubblewrap
+	@$(BIN)/python bench/book.py
 
 model: $(MODEL_READY)
 	@$(MODEL_BIN)/python -m models.train --out $(MODEL_OUT)
@@ -253,6 +255,13 @@ $(TRAIN_READY): pyproject.toml constraints.txt constraints-trainers.txt
 	@$(PYTHON) -m venv .venv-train
 	@.venv-train/bin/$(PIP) install -c constraints.txt -c constraints-trainers.txt hatchling editables
 	@.venv-train/bin/$(PIP) install -c constraints.txt -c constraints-trainers.txt --no-build-isolation -e '.[train]'
+	@touch $@
+
+# What searches are timed beside.
+$(PEERS_READY): pyproject.toml
+	@echo "setting up .venv-peers ..." >&2
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/$(PIP) install treequest==0.3.3 jinja2
 	@touch $@
 
 $(RAY_READY): pyproject.toml constraints.txt

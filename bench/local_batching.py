@@ -38,7 +38,7 @@ except ImportError as error:
     sys.exit()
 
 BATCH = 32
-NUM_CHAINS = few(256, 8)
+NUM_CHAINS = few(256, 8, book=64)
 TARGET = 1.5
 ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 """Read by the libraries when they are loaded, so the script starts itself again with them."""

@@ -249,7 +249,7 @@ def show_decisions() -> None:
 def main(spares: Sequence[int]) -> None:
     show_decisions()
     print(f"{'':28}{'rule':14}{'tokens':>9}{'blocks held':>13}{'twice':>11}{'spills':>8}{'wall s':>9}{'faster':>9}")
-    for work in few(WORKS, [replace(WORKS[0], num_trees=8)]):
+    for work in few(WORKS, (replace(WORKS[0], num_trees=8),), book=WORKS[:1]):
         show_work(work, spares)
 
 

@@ -71,6 +71,7 @@ ROOMS: Mapping[str, Room] = {
     "runner": Room(f"{CONFIGURED} store", "prepares and grows runs"),
     "experiments": Room(GROWING, "compares runs"),
     "experiments.certify": Room(GROWING, "whether trees estimate a gradient exactly, on problems that are enumerated"),
+    "experiments.capacity": Room(f"{GROWING} planner testing", "a run on modelled servers, in virtual time"),
     "sharded": Room(GROWING, "one run on many processes"),
     "telemetry": Room(GROWING, "metrics and spans of any run"),
     "trackers": Room("core config", "where figures are kept"),
@@ -86,7 +87,9 @@ ROOMS: Mapping[str, Room] = {
     "gateway": Room(GROWING, "searches as models over HTTP, one tree a request"),
     "view": Room(f"{GROWING} experiments", "runs and trees as pictures, tables and documents of a page"),
     "view.readers": Room("core formats", "files of other projects as trees; nothing in them is run"),
-    "testing": Room(f"{GROWING} experiments view", "doubles for users; nothing of the package imports them"),
+    "testing": Room(
+        f"{GROWING} experiments view", "doubles for users; of the package, only `experiments.capacity` imports them"
+    ),
     "testing.contracts": Room(f"{GROWING} view", "what each kind of plug-in must keep to, as functions"),
     "cli": Room(
         f"{GROWING} experiments gateway service sharded telemetry trackers train view", "the command line, a thin shell"

@@ -121,6 +121,12 @@ class ByParameters:
     def beta(self, a: Any, b: Any, /) -> Any:
         return a / (a + b) + np.sin(100 * (a + b)) / 10
 
+    def random(self) -> float:
+        raise AssertionError("posteriors draw gammas, normals and betas alone")
+
+    def integers(self, low: int, /) -> int:
+        raise AssertionError("posteriors draw gammas, normals and betas alone")
+
 
 @pytest.mark.parametrize("prior", [GaussianPrior(), BetaPrior()])
 @pytest.mark.parametrize("number", [1, FEW, FEW + 1, 3 * FEW])

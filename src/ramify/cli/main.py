@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, str] = {
     "retriever": "serve a search index over HTTP, by Search-R1's protocol",
     "gateway": "serve searches as models of the chat completions API",
     "serve": "start servers of a model, and keep them running until Ctrl-C",
+    "capacity": "say how long a run takes on so many GPUs, and what holds it up",
     "certify": "find out whether a strategy with a credit is an exact policy gradient",
     "check": "replay a run and check every invariant",
     "presets": "list published settings",

@@ -5,6 +5,7 @@ needs more, an error is raised before it starts. `checked` checks every generati
 repaired silently.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
@@ -251,10 +252,18 @@ def _check_values(generation: Generation) -> None:
             continue
         if values.shape != ids.shape:
             raise EngineError(f"bad_{name}", f"{name}: {len(values)} values for {len(ids)} tokens")
-        if not np.isfinite(values).all():
-            odd = values[~np.isfinite(values)][0]
-            raise EngineError(f"bad_{name}", f"{name} holds {odd!r}: not finite")
-    if logprobs is not None and len(logprobs) and (logprobs.max() > 1e-3 or logprobs.min() < -1e4):
-        raise EngineError("bad_logprobs", f"range {logprobs.min():.3g}..{logprobs.max():.3g}; expected -1e4..0")
-    if generation.topk and not np.isfinite(tops := np.concatenate(generation.topk)).all():
-        raise EngineError("bad_topk", f"topk holds {tops[~np.isfinite(tops)][0]!r}: not finite")
+        if not len(values):
+            continue
+        low, high = float(values.min()), float(values.max())
+        _refuse_infinite(name, values, low, high)
+        if name == "logprobs" and (high > 1e-3 or low < -1e4):
+            raise EngineError("bad_logprobs", f"range {low:.3g}..{high:.3g}; expected -1e4..0")
+    if generation.topk and len(tops := np.concatenate(generation.topk)):
+        _refuse_infinite("topk", tops, float(tops.min()), float(tops.max()))
+
+
+def _refuse_infinite(name: str, values: Floats_T, low: float, high: float) -> None:
+    """Raise `EngineError` unless all values are finite; `low` and `high` are the extremes, NaN if any value is."""
+    if not (-math.inf < low and high < math.inf):
+        odd = values[~np.isfinite(values)][0]
+        raise EngineError(f"bad_{name}", f"{name} holds {odd!r}: not finite")

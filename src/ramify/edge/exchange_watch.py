@@ -71,11 +71,8 @@ WATCH: Final[ContextVar[ExchangeWatch | None]] = ContextVar("WATCH", default=Non
 
 
 @contextmanager
-def watched(watch: ExchangeWatch | None) -> Iterator[None]:
+def watched(watch: ExchangeWatch) -> Iterator[None]:
     """Measure the exchange of this block, if it is not raised out of it."""
-    if watch is None:
-        yield
-        return
     token = WATCH.set(watch)
     try:
         yield

@@ -12,7 +12,7 @@ import io
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -129,7 +129,7 @@ class Http:
         """
         era = await self.places.acquire()
         try:
-            with watched(watch):
+            with nullcontext() if watch is None else watched(watch):
                 answer = await self._exchange(
                     "POST", path, body, deadline_s=deadline_s, headers=headers, max_body_bytes=max_body_bytes
                 )

@@ -44,6 +44,7 @@ class Simulated:
         sequence_s: float = COSTS.sequence_s,
         kv_token_s: float = COSTS.kv_token_s,
         prefill_token_s: float = COSTS.prefill_token_s,
+        join_s: float = COSTS.join_s,
         version: int | None = None,
     ) -> None:
         """The costs are those of `SimulatedCosts`: a model of 7 B on one GPU, assumed and not measured.
@@ -54,9 +55,10 @@ class Simulated:
         - `sequence_s`: more time for each sequence of the batch.
         - `kv_token_s`: more time for each token whose keys and values are read.
         - `prefill_token_s`: more time for each context token that is computed.
+        - `join_s`: more time for each sequence that joins, besides its tokens.
         - `version`: version of the weights; None = the engine has no versions until weights are loaded.
         """
-        costs = SimulatedCosts(step_s, sequence_s, kv_token_s, prefill_token_s)
+        costs = SimulatedCosts(step_s, sequence_s, kv_token_s, prefill_token_s, join_s)
         self._script = Scripted(script, codec=codec, capabilities=SIMULATED, block_size=0, version=version)
         self._server = SimulatedServer(costs, max_batch=max_batch, prefixes=KnownPrefixes(BLOCK_SIZE))
         self._answers: dict[Job, asyncio.Future[int]] = {}

@@ -2,9 +2,9 @@
 
 The caller passes the time and calls `advance` when something is `due`. One step samples one token of every sequence in
 the batch and takes `step_s + sequence_s * batch + kv_token_s * tokens held by the batch` seconds. A context that joins
-adds `prefill_token_s` for each of its tokens that is not cached. Sequences join first come, first served, and join and
-leave only between two steps; a withdrawn sequence leaves after the current step. Steps in which no sequence joins or
-leaves are computed in one jump, so the work grows with the number of requests, not of tokens.
+adds `join_s`, and `prefill_token_s` for each of its tokens that is not cached. Sequences join first come, first served,
+and join and leave only between two steps; a withdrawn sequence leaves after the current step. Steps in which no
+sequence joins or leaves are computed in one jump, so the work grows with the number of requests, not of tokens.
 
 Not modelled: running out of memory for keys and values (waiting sequences are not swapped, running ones not preempted),
 contexts computed in chunks, the network.
@@ -37,6 +37,8 @@ class SimulatedCosts:
     """Added for each token whose keys and values are read."""
     prefill_token_s: float = 30e-6
     """Added for each context token that is computed."""
+    join_s: float = 0.0
+    """Added for each sequence that joins, besides its tokens."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -68,6 +70,8 @@ class ServerStats:
     """Context tokens whose keys and values an earlier request had left."""
     prefill_uncached: int = 0
     """Context tokens computed."""
+    peak_batch: int = 0
+    """Most sequences that ran at once."""
     busy_s: float = 0.0
     """Seconds in which at least one sequence ran."""
 
@@ -130,6 +134,7 @@ class SimulatedServer:
             stats.num_decoded * (costs.step_s / self._max_batch + costs.sequence_s)
             + stats.num_read * costs.kv_token_s
             + stats.prefill_uncached * costs.prefill_token_s
+            + self._num_joined * costs.join_s
         )
 
     def submit(self, job: Job, now: float) -> None:
@@ -219,9 +224,10 @@ class SimulatedServer:
             num_uncached = len(job.context) - job.num_cached
             self.stats.prefill_cached += job.num_cached
             self.stats.prefill_uncached += num_uncached
-            self._prefill_s += self._costs.prefill_token_s * num_uncached
+            self._prefill_s += self._costs.join_s + self._costs.prefill_token_s * num_uncached
             self._held += len(job.context)
             self._running.add(job)
+            self.stats.peak_batch = max(self.stats.peak_batch, len(self._running))
             heapq.heappush(self._ends, (job.first_step + len(job.sampled), self._num_joined, job))
             self._num_joined += 1
 

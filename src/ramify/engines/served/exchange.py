@@ -125,7 +125,7 @@ class Exchange:
         if self._names_requests and ask.request_id not in sampled.request_id:
             raise EngineError("other_request", f"the answer to {sampled.request_id!r} came for {ask.request_id!r}")
         spans = await self._weights.spans(sampled, known)
-        return turn.hear(replace(sampled, versions=spans), ask)
+        return turn.hear(sampled if spans == sampled.versions else replace(sampled, versions=spans), ask)
 
     def _room(self, request: Request) -> int:
         """Maximum number of tokens of a request. Raises `EngineError` for a request that the server could not run."""

@@ -196,11 +196,12 @@ class ServedTurn:
                 raise EngineError(
                     "bad_topk", f"{len(sampled.topk)} lists of top logprobs for {len(sampled.ids)} tokens"
                 )
-            if not all(values and max(values) <= MAX_LOGPROB for values in sampled.topk):
+            if not all(sampled.topk) or max(map(max, sampled.topk)) > MAX_LOGPROB:
                 raise EngineError("bad_topk", "a token without top logprobs, or with one above 0")
             wanted = min(num, self.request.topk_tokens - len(self._topk))
-            self._topk += [np.array(sorted(values, reverse=True), np.float32) for values in sampled.topk[:wanted]]
-        self._versions = merged([*self._versions, *first_of(sampled.versions, num)])
+            self._topk += _descending(sampled.topk[:wanted])
+        if sampled.versions:
+            self._versions = merged([*self._versions, *first_of(sampled.versions, num)])
 
 
 def completions(tail: bytes, words: Iterable[str]) -> list[str]:
@@ -213,6 +214,13 @@ def completions(tail: bytes, words: Iterable[str]) -> list[str]:
                 rest = needle[n:].decode(errors="ignore")
                 found += [rest] if rest.encode() == needle[n:] else []
     return found
+
+
+def _descending(lists: Sequence[Sequence[float]]) -> list[Floats_T]:
+    """Each list as an array, the largest value first."""
+    if len(set(map(len, lists))) == 1:
+        return list(np.sort(np.array(lists, np.float32))[:, ::-1])
+    return [np.array(sorted(values, reverse=True), np.float32) for values in lists]
 
 
 def first_of(spans: Iterable[tuple[int, int]], num: int) -> list[tuple[int, int]]:

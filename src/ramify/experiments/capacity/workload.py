@@ -1,0 +1,147 @@
+"""Workload: how many tokens a run writes and how long its tools take; and stand-ins that do so.
+
+A stand-in model writes turns of as many tokens as are drawn for it, and a call at the end of each but the last. Its
+tool waits, and returns as many tokens. Everything follows from seeds, so that every fleet grows the same trees. A token
+is a byte, so that every length is exact.
+"""
+
+import asyncio
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ramify.core.branch import Branch
+from ramify.core.errors import ConfigError
+from ramify.core.judge import BranchJudge, Verdict
+from ramify.core.problem import Problem
+from ramify.core.seeds import child_seed, coin, tree_seed
+from ramify.core.tool import Tool
+from ramify.core.tree import Tree
+from ramify.formats.tags import TagFormat
+from ramify.runner.saved import Saved
+from ramify.testing.scripts import ScriptedTurn
+from ramify.tools.function import FunctionTool
+
+_CALL: Final = re.compile(r"<s>(\d+)/(\d+)[a-z]{2}</s>")
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How much is written and waited for. Each field but the first is a sample that values are drawn from."""
+
+    prompt_tokens: int
+    turns: Sequence[int]
+    """Turns of a path; a tool answers each but the last."""
+    turn_tokens: Sequence[int]
+    tool_tokens: Sequence[int]
+    tool_seconds: Sequence[float]
+
+    def __post_init__(self) -> None:
+        for name in ("turns", "turn_tokens", "tool_tokens", "tool_seconds"):
+            values = getattr(self, name)
+            least = 0 if name.startswith("tool") else 1
+            if not len(values) or min(values) < least:
+                raise ConfigError(
+                    f"{name.replace('_', ' ')}: numbers of {least} or more are needed, got {values!r:.60}"
+                )
+        if self.prompt_tokens < 1:
+            raise ConfigError(f"a prompt of {self.prompt_tokens} tokens: at least 1 is needed")
+
+    @classmethod
+    def of_run(cls, saved: Saved) -> "Workload":
+        """The load of a finished run. Tools take no time in it, since a run does not record how long they took."""
+        prompts: list[int] = []
+        turns: list[int] = []
+        sampled: list[int] = []
+        written: list[int] = []
+        for tree in saved.trees():
+            prompts.append(sum(label.num_tokens for label in tree.labels(0)))
+            counted: set[int] = set()
+            for leaf in tree.leaves():
+                runs = _turns(tree, leaf)
+                turns.append(len(runs))
+                for node, num_sampled, num_written in runs:
+                    if node not in counted:
+                        counted.add(node)
+                        sampled.append(num_sampled)
+                        written += [num_written] if num_written else []
+        if not turns:
+            raise ConfigError(f"{saved.path} has no finished leaf, so nothing is known of its paths")
+        return cls(round(statistics.mean(prompts)), turns, sampled, written or [0], [0.0])
+
+
+def _turns(tree: Tree, leaf: int) -> list[tuple[int, int, int]]:
+    """(node that ends it, tokens sampled, tokens of the answer that follows) of each turn of a path."""
+    found: list[tuple[int, int, int]] = []
+    sampled = 0
+    for node in tree.context(leaf)[1:]:
+        for label in tree.labels(node):
+            if label.origin == "sampled":
+                sampled += label.num_tokens
+            elif sampled:
+                found.append((node, sampled, label.num_tokens))
+                sampled = 0
+    return [*found, (leaf, sampled, 0)] if sampled else found
+
+
+def between(low: float, high: float, *, number: int = 64) -> list[float]:
+    """Values between two, evenly in their logarithm (evenly in themselves, if one is 0)."""
+    shares = (np.arange(number) + 0.5) / number
+    return (low * (high / low) ** shares if low > 0 else low + (high - low) * shares).tolist()
+
+
+def _drawn(values: Sequence[float], seed: int, index: int) -> float:
+    return values[child_seed(seed, 0, index) % len(values)]
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """Writes as many turns of as many tokens as the load says; a token is a byte."""
+
+    load: Workload
+
+    def __call__(self, turn: ScriptedTurn) -> str:
+        calls = _CALL.findall(turn.context)
+        done, total = map(int, calls[-1]) if calls else (0, 0)
+        total = total or int(_drawn(self.load.turns, turn.seed, 0))
+        length = int(_drawn(self.load.turn_tokens, turn.seed, 1))
+        letters = _LETTERS[turn.seed % 26] + _LETTERS[turn.seed // 26 % 26]
+        call = f"<s>{done + 1}/{total}{letters}</s>" if done + 1 < total else ""
+        return "." * max(0, length - max(1, len(call))) + call
+
+
+@dataclass(frozen=True)
+class _StandInJudge:
+    """Scores nodes by what their numbers hash to, at once."""
+
+    name: str
+    is_oracle: bool = False
+
+    async def judge(self, branches: Sequence[Branch], problem: Problem) -> Sequence[Verdict]:
+        return [Verdict(coin(branch.node)) for branch in branches]
+
+
+@dataclass(frozen=True)
+class _LoadTask:
+    """What a run needs of a task when it is handed its problems."""
+
+    tools: Sequence[Tool]
+    format: TagFormat = TagFormat(tags={"search": "s"}, template="{question}", observation="{text}")  # noqa: RUF009
+    judges: Sequence[BranchJudge] = ()
+    is_same_answer: Callable[[str, str], bool] = str.__eq__
+
+
+def stand_in_task(load: Workload, judges: Iterable[str]) -> Any:
+    """What the run has in place of its task."""
+
+    async def search(arguments: str) -> str:
+        seed = tree_seed(0, arguments)
+        await asyncio.sleep(_drawn(load.tool_seconds, seed, 0))
+        return "," * int(_drawn(load.tool_tokens, seed, 1))
+
+    return _LoadTask((FunctionTool(search, name="search"),), judges=tuple(map(_StandInJudge, sorted(judges))))

@@ -1,0 +1,135 @@
+"""Forecasts: a part of a fleet stands for the whole, bounds are below the time, and every preset is grown."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ramify.config.configure import resolve
+from ramify.config.presets import preset_names
+from ramify.config.run_config import RunConfig
+from ramify.core.errors import ConfigError
+from ramify.experiments.capacity import Capacity, Workload, between, forecast, measured_costs
+from ramify.planner.fleet_size import GPUS, SIZES, EngineCosts, EngineSize, smallest_engine
+from ramify.runner.folder import begin
+from ramify.runner.saved import Saved
+
+LOAD = Workload(200, [1, 2, 3, 4], [20, 40, 60], [40], [0.5])
+SIZE = smallest_engine(GPUS["h100"], SIZES["7b"])
+
+
+def config(preset: str = "chains", prompts: int = 8, **flags: Any) -> RunConfig:
+    return resolve(preset=preset, flags={"prompts": prompts, "engine.name": "simulated", **flags}).config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", sorted(preset_names()))
+def test_every_preset_is_grown(preset: str) -> None:
+    found = Capacity(config(preset, 1), LOAD, SIZE).on(1)
+    assert found.num_turns > 0
+    assert found.seconds > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "num_gpus"), [("chains", 4), ("tree_grpo", 4), ("treepo", 2)])
+def test_a_part_of_a_fleet_takes_as_long_as_the_whole(
+    preset: str, num_gpus: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = config(preset, 64, **{"tools.max_parallel": 10_000})
+    whole = Capacity(run, LOAD, SIZE).on(num_gpus)
+    monkeypatch.setattr(forecast, "MAX_TURNS", whole.num_turns / 2)
+    part = Capacity(run, LOAD, SIZE).on(num_gpus)
+    assert part.seconds == pytest.approx(whole.seconds, rel=0.1)
+    assert part.decode_tokens == pytest.approx(whole.decode_tokens, rel=0.1)
+    assert part.mean_batch == pytest.approx(whole.mean_batch, rel=0.15)
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2, 8])
+def test_no_bound_is_above_the_time(num_gpus: int) -> None:
+    found = Capacity(config("tree_grpo", 24), LOAD, SIZE).on(num_gpus)
+    assert max(found.bounds.values()) <= found.seconds * (1 + 1e-9)
+
+
+def test_a_larger_fleet_grows_the_same_trees() -> None:
+    capacity = Capacity(config("tree_grpo", 16), LOAD, SIZE)
+    one, four = capacity.on(1), capacity.on(4)
+    assert (one.num_turns, one.decode_tokens) == (four.num_turns, four.decode_tokens)
+    assert four.seconds < one.seconds
+
+
+def test_tools_bind_where_few_calls_run_at_once() -> None:
+    slow = replace(LOAD, tool_seconds=[10.0], turns=[3])
+    few = Capacity(config("chains", 16, **{"tools.max_parallel": 2}), slow, SIZE).on(1)
+    assert few.binding == "tools"
+    assert few.of_bound == pytest.approx(1.0, abs=0.1)
+
+
+def test_the_growing_process_binds_where_the_engines_are_fast() -> None:
+    fast = EngineSize(1, EngineCosts(1e-6, 0, 0, 0), math.inf)
+    one = Capacity(config("chains", 16), replace(LOAD, tool_seconds=[0.0]), fast)
+    assert one.on(1).binding == "driver"
+    four = Capacity(config("chains", 16), replace(LOAD, tool_seconds=[0.0]), fast, num_drivers=4)
+    assert four.on(1).seconds == pytest.approx(one.on(1).seconds / 4)
+
+
+def test_sequences_wait_where_keys_and_values_do_not_fit() -> None:
+    narrow = replace(SIZE, kv_tokens=2000)
+    capacity = Capacity(config("chains", 32), replace(LOAD, tool_seconds=[0.0]), narrow)
+    found = capacity.on(1)
+    assert 1 <= found.max_batch < 16
+    assert found.seconds > Capacity(config("chains", 32), replace(LOAD, tool_seconds=[0.0]), SIZE).on(1).seconds
+
+
+def test_fewer_gpus_than_an_engine_needs_are_refused() -> None:
+    capacity = Capacity(config(), LOAD, replace(SIZE, num_gpus=4))
+    with pytest.raises(ConfigError, match="--gpus 3: an engine needs 4"):
+        capacity.on(3)
+
+
+def test_the_workload_of_a_run_is_what_its_paths_have(tmp_path: Path) -> None:
+    run = resolve(preset="tree_grpo", flags={"prompts": 4, "seed": 3}).config
+    report = begin(run, tmp_path / "run")
+    load = Workload.of_run(Saved.open(tmp_path / "run"))
+    assert sum(load.turn_tokens) == report.decode_tokens
+    assert len(load.turns) == report.leaves
+    assert len(load.tool_tokens) <= report.tool_calls
+    assert set(load.tool_seconds) == {0.0}
+
+
+def test_a_run_without_leaves_has_no_workload(tmp_path: Path) -> None:
+    begin(resolve(flags={"prompts": 1, "limits.turns": 1}).config, tmp_path / "run")
+    saved = Saved.open(tmp_path / "run")
+    if not any(tree.leaves() for tree in saved.trees()):
+        with pytest.raises(ConfigError, match="has no finished leaf"):
+            Workload.of_run(saved)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"turns": []}, "turns: numbers of 1 or more are needed"),
+        ({"turn_tokens": [0]}, "turn tokens: numbers of 1 or more"),
+        ({"tool_seconds": [-1.0]}, "tool seconds: numbers of 0 or more"),
+        ({"prompt_tokens": 0}, "a prompt of 0 tokens"),
+    ],
+)
+def test_an_impossible_workload_is_refused(changes: dict[str, Sequence[float]], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        replace(LOAD, **changes)  # type: ignore[arg-type]
+
+
+def test_values_between_two_are_even_in_their_logarithm() -> None:
+    found = between(1, 100)
+    assert len(found) == 64
+    assert sum(value < 10 for value in found) == 32
+    assert between(5, 5) == [pytest.approx(5)] * 64
+    assert between(0, 2)[0] > 0
+
+
+def test_costs_of_an_engine_are_measured() -> None:
+    costs = measured_costs(resolve(flags={"prompts": 4}).config, context_tokens=(32, 96), new_tokens=8)
+    assert costs.step_s + costs.sequence_s > 0
+    assert min(costs.step_s, costs.sequence_s, costs.kv_token_s, costs.prefill_token_s, costs.join_s) >= 0
