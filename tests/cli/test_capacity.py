@@ -64,7 +64,10 @@ def test_measured_costs(capsys: pytest.CaptureFixture[str]) -> None:
         (("--gpus", "1", "--model", "7b", "--turns", "0-2"), "--turns 0-2: whole numbers of 1 or more"),
         (("--gpus", "1", "--model", "7b", "--turns", "1.5"), "--turns 1.5: whole numbers of 1 or more"),
         (("--gpus", "1", "--model", "7b", "--turn-tokens", "many"), "--turn-tokens 'many': give a number or LOW-HIGH"),
-        (("--gpus", "1", "--model", "7b", "--tool-seconds", "3-1"), "--tool-seconds '3-1': the second number"),
+        (
+            ("--gpus", "1", "--model", "7b", "--tool-seconds", "3-1"),
+            "--tool-seconds '3-1': give the smaller number first",
+        ),
         (("--gpus", "1", "--model", "7b", "--price", "-1"), "--price -1.0: dollars, 0 or more"),
         (("--gpus", "1", "--model", "7b", "--base-url", "http://127.0.0.1:1"), "add --measure, or leave it out"),
     ],

@@ -172,7 +172,7 @@ def _range(options: argparse.Namespace, name: str) -> tuple[float, float]:
     low = float(found[1])
     high = float(found[2]) if found[2] else low
     if high < low:
-        raise ConfigError(f"{flag} {text!r}: the second number is the larger one")
+        raise ConfigError(f"{flag} {text!r}: give the smaller number first, such as 30-300")
     return low, high
 
 

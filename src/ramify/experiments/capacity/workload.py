@@ -71,7 +71,7 @@ class Workload:
                         sampled.append(num_sampled)
                         written += [num_written] if num_written else []
         if not turns:
-            raise ConfigError(f"{saved.path} has no finished leaf, so nothing is known of its paths")
+            raise ConfigError(f"{saved.path} has no finished leaf, so nothing is known of its paths; name another run")
         return cls(round(statistics.mean(prompts)), turns, sampled, written or [0], [0.0])
 
 
