@@ -24,6 +24,7 @@ from ramify.runner.folder import begin
 from ramify.runner.report import RunReport
 from ramify.runner.tally import Tally
 from ramify.sharded import ray as sharded
+from ramify.store.journal import is_begun
 from ramify.store.layout import shard_path
 from ramify.store.shards import ShardedFolder
 
@@ -71,16 +72,17 @@ def slow(tmp_path: Path) -> RunConfig:
 
 
 class Seen:
-    """What a run showed, and what is done when its first tree has closed."""
+    """What a run showed, and what is done when its first tree has closed and every journal in `begun` has a record."""
 
-    def __init__(self, do: Any = None) -> None:
+    def __init__(self, do: Any = None, begun: Sequence[Path] = ()) -> None:
         self.do = do
+        self.begun = begun
         self.tallies: list[Tally] = []
         self.lines: list[str] = []
 
     def show(self, tally: Tally) -> None:
         self.tallies.append(tally)
-        if tally.num_closed and self.do is not None:
+        if tally.num_closed and self.do is not None and all(map(is_begun, self.begun)):
             do, self.do = self.do, None
             do()
 
@@ -109,7 +111,7 @@ def test_every_actor_has_a_model_of_its_own(tmp_path: Path, cluster: str) -> Non
 def test_an_actor_that_is_killed_loses_nothing(tmp_path: Path, cluster: str, slow: RunConfig) -> None:
     begin(slow, tmp_path / "whole")
     victim = shard_path(tmp_path / "run", 1) / "journal" / "lock"
-    seen = Seen(lambda: os.kill(int(victim.read_text()), signal.SIGKILL))
+    seen = Seen(lambda: os.kill(int(victim.read_text()), signal.SIGKILL), begun=[victim.parent])
     report = sharded.rollout(slow, tmp_path / "run", num_workers=2, show=seen.show, say=seen.lines.append)
     assert len(seen.lines) == 1 and "shard 1 died" in seen.lines[0]
     assert exported(tmp_path / "run") == exported(tmp_path / "whole")
@@ -119,11 +121,12 @@ def test_an_actor_that_is_killed_loses_nothing(tmp_path: Path, cluster: str, slo
 @pytest.mark.covers("S3.10")
 def test_an_interrupted_run_is_resumed_on_fewer_actors(tmp_path: Path, cluster: str, slow: RunConfig) -> None:
     begin(slow, tmp_path / "whole")
-    seen = Seen(lambda: signal.raise_signal(signal.SIGINT))
+    journals = [shard_path(tmp_path / "run", index) / "journal" for index in range(3)]
+    seen = Seen(lambda: signal.raise_signal(signal.SIGINT), begun=journals)
     with pytest.raises(KeyboardInterrupt):
         sharded.rollout(slow, tmp_path / "run", num_workers=3, show=seen.show)
-    for index in range(3):
-        last = (shard_path(tmp_path / "run", index) / "journal" / "000000.jsonl").read_bytes().splitlines()[-1]
+    for journal in journals:
+        last = (journal / "000000.jsonl").read_bytes().splitlines()[-1]
         assert b'"record":"sealed"' in last
     again = Seen()
     assert sharded.resume(tmp_path / "run", num_workers=2, show=again.show).trees == 12
