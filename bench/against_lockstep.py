@@ -35,7 +35,7 @@ from itertools import product
 from typing import Any
 
 from lockstep_reference import LockStep
-from smoke import few
+from smoke import IS_BOOK, few
 
 from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig, ToolsConfig
 from ramify.core.engine import Engine
@@ -60,8 +60,8 @@ from ramify.tools.function import FunctionTool
 
 QUICK, SLOW = (0.05, 2.0), (5.0, 30.0)
 NUM_PROMPTS = few(64, 4)
-NUM_SLOW = few((64, 256, 512), (2, 4, 8), book=(64, 256))
-NUM_RUNS, NUM_SETS = few((2, 5), (1, 1))
+NUM_SLOW = few((64, 256, 512), (2, 4, 8), book=(128,))
+NUM_RUNS, NUM_SETS = few((2, 5), (1, 1), book=(1, 3))
 NOT_BINDING = Limits(turns=10**6)
 WAYS = ("lock-step", "ordered", "eager")
 
@@ -310,14 +310,16 @@ def show_builtin(title: str) -> None:
 
 def main() -> None:
     print(HEAD)
-    show_builtin(f"builtin {NUM_PROMPTS}, 0.05-2 s")
+    if not IS_BOOK:
+        show_builtin(f"builtin {NUM_PROMPTS}, 0.05-2 s")
     show_quick(f"simulated {NUM_PROMPTS}, 0.05-2 s", NUM_SETS)
-    show_quick("  the same, long turns", NUM_SETS, num_thoughts=LONG)
+    if not IS_BOOK:
+        show_quick("  the same, long turns", NUM_SETS, num_thoughts=LONG)
     show_quick("  the same, ARPO", 1, strategy="online")
     most = NUM_SLOW[-1]
     alone = alone_s(simulated(most, SLOW))
     for number in NUM_SLOW:
-        traced = WAYS[:2] if number == most else ()
+        traced = WAYS[:2] if number == most and not IS_BOOK else ()
         show_slow(f"simulated {number}, 5-30 s", simulated(number, SLOW), max(alone[:number]), traced=traced)
     work = simulated(most, SLOW, num_thoughts=LONG)
     show_slow("  the same, long turns", work, max(alone_s(work)))

@@ -28,7 +28,7 @@ from smoke import BOOK, IS_SMOKE, few
 BENCH: Final = Path(__file__).resolve().parent
 CHECKOUT: Final = BENCH.parent
 KEPT: Final = Path("build/bench")
-TIMEOUT_S: Final = 600.0
+TIMEOUT_S: Final = 240.0
 LOOP_EVERY_S: Final = 1.0
 
 
@@ -119,6 +119,19 @@ CHAPTERS: Final = (
         "Overhead a turn",
         "What ramify adds to a turn with 512 trees in flight, beside the same requests by a bare loop. Less is better.",
         ("many_trees.py",),
+    ),
+    Chapter(
+        "saturation",
+        "Turns that one process feeds",
+        "Runs against servers that answer at once, with HTTP and journal: what a turn costs the growing process, how "
+        "many GPUs one core of it feeds at 200 and at 1,000 tokens a turn, and a bare post beside it.",
+        ("saturation.py", "--part", "saturation"),
+    ),
+    Chapter(
+        "http",
+        "A server's engine beside bare aiohttp",
+        "Milliseconds a request with 1 to 512 in flight, against a server that answers at once. 1.00 is best.",
+        ("http_overhead.py", "--requests", "1000"),
     ),
     Chapter(
         "verifiers",

@@ -30,8 +30,8 @@ USABLE: Final = 0.9
 """Share of a GPU's memory for weights, keys and values (vllm-project/vllm: gpu_memory_utilization)."""
 BYTES_A_NUMBER: Final = 2
 """Of weights, keys and values: 16 bits."""
-TURN_S: Final = 1 / 970
-"""Seconds of CPU of the growing process a turn, HTTP included (`bench/many_trees.py`, `bench/endpoint_flight.py`)."""
+TURN_S: Final = 2e-3
+"""Seconds of CPU of the growing process a turn, with HTTP and journal (`bench/saturation.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
