@@ -15,9 +15,9 @@ from collections.abc import Callable
 
 from smoke import few
 
-SIZES = few((1_000, 10_000), (20, 40))
+SIZES = few((1_000, 10_000), (20, 40), book=(1_000, 4_000))
 IN_FLIGHT = (1, 16)
-RUNS = few(3, 1)
+RUNS = few(3, 1, book=1)
 ANSWER_DEPTH = 12
 WIDTH = 8
 MAX_DEPTH = 16

@@ -39,7 +39,7 @@ from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
 from ramify.strategies.rstar_mcts import RStarMCTS, RStarMCTSConfig
 
 RUNS = few(3, 1)
-SIZES = few((1_000, 10_000), (20, 40))
+SIZES = few((1_000, 10_000), (20, 40), book=(1_000, 4_000))
 IN_FLIGHT = (1, 16)
 IDS = np.arange(65, 65 + 16, dtype=np.int32)
 LOGPROBS = np.full(16, -0.5, np.float32)
