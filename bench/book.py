@@ -69,7 +69,7 @@ CHAPTERS: Final = (
         "A search with an instant model",
         "Milliseconds of CPU a state of `ramify.search` with a function in place of a model, beside TreeQuest. Less is "
         "better.",
-        ("generate_speed.py", "--treequest", ".venv-peers/bin/python"),
+        ("generate_speed.py", "--treequest", ".venv-peers/bin/python", "--sizes", "250", "500"),
     ),
     Chapter(
         "tokens",
@@ -109,10 +109,9 @@ CHAPTERS: Final = (
     Chapter(
         "capacity",
         "Forecasts of `ramify capacity`",
-        "The forecast of a part of a fleet beside the whole fleet, and of runs on real servers beside what they took. "
-        "1.00 is best.",
-        ("capacity.py",),
-        variables={"RAMIFY_ENGINES_PYTHON": ".venv-engines/bin/python"},
+        "The forecast of a part of a fleet beside the whole fleet, and of runs on the built-in engine beside what they "
+        "took. 1.00 is best.",
+        ("capacity.py", "--part", "simulator", "--part", "builtin"),
     ),
     Chapter(
         "runner",
