@@ -305,22 +305,17 @@ def page(chapters: Sequence[Chapter], kept: Mapping[str, Mapping[str, Any]]) -> 
         python=platform.python_version(),
         minutes=sum(one.get("seconds", 0.0) for one in done) / 60,
     )
+    missing: list[str] = []
     for chapter in chapters:
-        text += f"## {chapter.title}\n\n{chapter.about}\n\n"
         one = kept.get(chapter.slug)
-        if one is None:
-            text += "Not measured.\n\n"
+        if one is None or one["fault"]:
+            missing.append(f"{chapter.title} (`bench/{chapter.command[0]}`): {one['fault'] if one else 'not run'}")
             continue
-        if one["said"]:
-            text += f"```text\n{one['said']}\n```\n\n"
-        if one["fault"]:
-            text += f"Not measured: {one['fault']}\n\n"
-        command = f"`bench/{' '.join(chapter.command)}`"
-        if "noise" in one:
-            middle, high = one["noise"]
-            text += f"{command}, {one['seconds']:.0f} s, noise {middle:.2f} and {high:.2f}\n\n"
-        else:
-            text += f"{command}\n\n"
+        middle, high = one["noise"]
+        text += f"## {chapter.title}\n\n{chapter.about}\n\n```text\n{one['said']}\n```\n\n"
+        text += f"`bench/{' '.join(chapter.command)}`, {one['seconds']:.0f} s, noise {middle:.2f} and {high:.2f}\n\n"
+    if missing:
+        text += "## Not measured here\n\n" + "".join(f"- {line}\n" for line in missing)
     return text.rstrip() + "\n"
 
 
