@@ -328,7 +328,7 @@ def main() -> None:
     folder, now = (Path("book") if IS_SMOKE else CHECKOUT / KEPT), commit()
     folder.mkdir(parents=True, exist_ok=True)
     kept: dict[str, dict[str, Any]] = {}
-    for chapter in few(CHAPTERS, CHAPTERS[13:14]):
+    for chapter in few(CHAPTERS, [one for one in CHAPTERS if one.slug == "journal"]):
         file = folder / f"{chapter.slug}.json"
         if file.exists():
             kept[chapter.slug] = json.loads(file.read_text())

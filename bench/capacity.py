@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from real_replicas import PYTHON, served
+from real_replicas import BLOCK, PYTHON, served
 from smoke import few
 
 from ramify.config.configure import resolve
@@ -76,10 +76,10 @@ def simulator() -> None:
         )
 
 
-def real(title: str, engine: Mapping[str, Any], *, num_engines: int, rounds: int) -> None:
+def real(title: str, engine: Mapping[str, Any], *, num_engines: int, block_size: int, rounds: int) -> None:
     """Predict runs on an engine that was measured, and grow them."""
     costs = measured_costs(config_of("chains", 8, engine))
-    size = EngineSize(1, costs, float("inf"))
+    size = EngineSize(1, costs, float("inf"), block_size)
     print(f"{title}: {costs}")
     print(f"{title:24}{'trees':>7}{'turns':>8}{'forecast s':>12}{'grown s':>10}{'ratio':>8}")
     with tempfile.TemporaryDirectory() as out:
@@ -118,13 +118,13 @@ def main() -> None:
     if "simulator" in parts:
         simulator()
     if "builtin" in parts:
-        real("builtin", {"engine.name": "builtin"}, num_engines=1, rounds=arguments.rounds)
+        real("builtin", {"engine.name": "builtin"}, num_engines=1, block_size=1, rounds=arguments.rounds)
     if "vllm" in parts:
         if PYTHON not in os.environ:
             print(f"vLLM: {PYTHON} names no interpreter that has it: not measured")
             return
         with vllm() as engine:
-            real("vLLM, 2 servers", engine, num_engines=2, rounds=arguments.rounds)
+            real("vLLM, 2 servers", engine, num_engines=2, block_size=BLOCK, rounds=arguments.rounds)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,7 @@ def test_measured_costs(capsys: pytest.CaptureFixture[str]) -> None:
         (("--gpus", "2", "--model", "72b"), "--gpus 2: an engine needs 4"),
         (("--gpus", "2", "--model", "72b", "--gpus-per-engine", "2"), "do not fit on 2 x h100"),
         (("--gpus", "1", "--model", "7b", "--gpus-per-engine", "0"), "--gpus-per-engine 0: at least 1"),
+        (("--gpus", "1", "--model", "7b", "--block-size", "0"), "--block-size 0: at least 1"),
         (("--gpus", "1", "--model", "7b", "--turns", "0-2"), "--turns 0-2: whole numbers of 1 or more"),
         (("--gpus", "1", "--model", "7b", "--turns", "1.5"), "--turns 1.5: whole numbers of 1 or more"),
         (("--gpus", "1", "--model", "7b", "--turn-tokens", "many"), "--turn-tokens 'many': give a number or LOW-HIGH"),

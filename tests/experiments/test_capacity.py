@@ -83,6 +83,14 @@ def test_sequences_wait_where_keys_and_values_do_not_fit() -> None:
     assert found.seconds > Capacity(config("chains", 32), replace(LOAD, tool_seconds=[0.0]), SIZE).on(1).seconds
 
 
+def test_smaller_blocks_leave_less_of_a_context_to_compute() -> None:
+    dear = EngineSize(1, EngineCosts(1e-3, 0, 0, 1e-3), math.inf)
+    small, large = (
+        Capacity(config("tree_grpo", 4), LOAD, replace(dear, block_size=size)).on(1).seconds for size in (1, 128)
+    )
+    assert small < large
+
+
 def test_fewer_gpus_than_an_engine_needs_are_refused() -> None:
     capacity = Capacity(config(), LOAD, replace(SIZE, num_gpus=4))
     with pytest.raises(ConfigError, match="--gpus 3: an engine needs 4"):

@@ -43,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fleet.add_argument("--gpu", default="h100", metavar="NAME", help="kind of GPU")
     fleet.add_argument("--gpus-per-engine", type=int, metavar="N", help="GPUs that share a model (default: the fewest)")
     fleet.add_argument("--max-batch", type=int, default=256, metavar="N", help="most sequences of an engine at once")
+    block = "tokens per block of an engine's prefix cache: 128 for vLLM on CPUs, 1 for the built-in engine"
+    fleet.add_argument("--block-size", type=int, default=16, metavar="N", help=block)
     fleet.add_argument("--drivers", type=int, default=1, metavar="N", help="processes that grow trees")
     fleet.add_argument("--price", type=float, metavar="DOLLARS", help="price of a GPU for an hour")
     measure = "measure what a step costs on the engine of --engine and --base-url, in place of an estimate"
@@ -63,6 +65,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
     _check(options)
     size, title = _engine(options, terminal)
+    size = replace(size, block_size=options.block_size)
     options.engine, options.base_url, options.model = "simulated", None, None
     config = resolved(options).config
     capacity = Capacity(config, _load(options), size, max_batch=options.max_batch, num_drivers=options.drivers)
@@ -86,7 +89,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
 
 def _check(options: argparse.Namespace) -> None:
-    for flag in ("gpus", "max_batch", "drivers", "prompt_tokens"):
+    for flag in ("gpus", "max_batch", "block_size", "drivers", "prompt_tokens"):
         if getattr(options, flag) < 1:
             raise ConfigError(f"--{flag.replace('_', '-')} {getattr(options, flag)}: at least 1 is needed")
     if options.gpus_per_engine is not None and options.gpus_per_engine < 1:

@@ -137,6 +137,8 @@ class EngineSize:
     costs: EngineCosts
     kv_tokens: float
     """Tokens whose keys and values fit; infinite = not known."""
+    block_size: int = 16
+    """Tokens per block of its prefix cache (vllm-project/vllm: block_size on GPUs)."""
 
 
 def gpu_of(name: str) -> GPU:

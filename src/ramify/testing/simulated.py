@@ -45,6 +45,7 @@ class Simulated:
         kv_token_s: float = COSTS.kv_token_s,
         prefill_token_s: float = COSTS.prefill_token_s,
         join_s: float = COSTS.join_s,
+        block_size: int = BLOCK_SIZE,
         version: int | None = None,
     ) -> None:
         """The costs are those of `SimulatedCosts`: a model of 7 B on one GPU, assumed and not measured.
@@ -56,11 +57,12 @@ class Simulated:
         - `kv_token_s`: more time for each token whose keys and values are read.
         - `prefill_token_s`: more time for each context token that is computed.
         - `join_s`: more time for each sequence that joins, besides its tokens.
+        - `block_size`: tokens per block of the prefix cache; only whole blocks are cached.
         - `version`: version of the weights; None = the engine has no versions until weights are loaded.
         """
         costs = SimulatedCosts(step_s, sequence_s, kv_token_s, prefill_token_s, join_s)
         self._script = Scripted(script, codec=codec, capabilities=SIMULATED, block_size=0, version=version)
-        self._server = SimulatedServer(costs, max_batch=max_batch, prefixes=KnownPrefixes(BLOCK_SIZE))
+        self._server = SimulatedServer(costs, max_batch=max_batch, prefixes=KnownPrefixes(block_size))
         self._answers: dict[Job, asyncio.Future[int]] = {}
         """Running jobs, each with a future for the number of tokens that answers it."""
         self._jobs: dict[str, list[Job]] = {}

@@ -112,7 +112,8 @@ class Capacity:
 
     async def _growing(self, num_engines: int, problems: Sequence[Problem], max_batch: int) -> "_Grown":
         speaker, costs = Speaker(self.load), asdict(self.size.costs)
-        engines = [Simulated(speaker, max_batch=max_batch, **costs) for _ in range(num_engines)]
+        block_size = self.size.block_size
+        engines = [Simulated(speaker, max_batch=max_batch, block_size=block_size, **costs) for _ in range(num_engines)]
         fleet = Replicas(engines) if num_engines > 1 else engines[0]
         # A part of the fleet has its part of the seats of tools.
         seats = max(1, round(self.config.tools.max_parallel * len(problems) / self._number))
