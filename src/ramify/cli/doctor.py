@@ -66,6 +66,7 @@ NEEDS: Final[Mapping[str, Needs]] = {
     "retriever": Needs(extras=("search",), needed_extras=("http",)),
     "gateway": Needs(parts=PARTS, extras=tuple(name for name in INPUTS if name != "http"), needed_extras=("http",)),
     "serve": Needs(parts=("engines",), needed_extras=("http",), needs_engine=True),
+    "capacity": Needs(parts=("model", "engines"), extras=("http", "chat", "hf")),
     "certify": Needs(),
     "check": Needs(),
     "presets": Needs(),
