@@ -83,6 +83,12 @@ def test_sequences_wait_where_keys_and_values_do_not_fit() -> None:
     assert found.seconds > Capacity(config("chains", 32), replace(LOAD, tool_seconds=[0.0]), SIZE).on(1).seconds
 
 
+def test_a_part_of_the_trees_has_its_part_of_the_limits_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "MAX_TURNS", 100)
+    run = config("chains", 64, **{"run_limits.decode": 64 * 300})
+    assert Capacity(run, LOAD, SIZE).on(32).decode_tokens <= 64 * 300
+
+
 def test_smaller_blocks_leave_less_of_a_context_to_compute() -> None:
     dear = EngineSize(1, EngineCosts(1e-3, 0, 0, 1e-3), math.inf)
     small, large = (

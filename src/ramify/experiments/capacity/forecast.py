@@ -11,6 +11,7 @@ from typing import Final
 
 from ramify.config.run_config import EngineConfig, RunConfig
 from ramify.core.errors import ConfigError
+from ramify.core.limits import Limits
 from ramify.core.problem import Problem
 from ramify.engines.fleet.replicas import Replicas
 from ramify.experiments.capacity.workload import Speaker, Workload, stand_in_task
@@ -56,6 +57,8 @@ class Capacity:
             format=None,
             format_options={},
             engine=EngineConfig(),
+            limits=config.limits.within(config.run_limits.share(config.prompts, config.prompts - 1)),
+            run_limits=Limits(),
             growth=replace(config.growth, prune=None, prune_options={}, prune_judge=None, keep=0.0),
             judges={name: judge for name, judge in config.judges.items() if judge.kind in KEPT},
             tools=replace(config.tools, use={}),
