@@ -25,8 +25,8 @@ from smoke import few
 
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
-from ramify.experiments.capacity import Capacity, Workload, between, forecast, measured_costs
-from ramify.planner.fleet_size import GPUS, SIZES, EngineSize, smallest_engine
+from ramify.experiments.capacity import Capacity, Workload, between, measured_costs
+from ramify.experiments.capacity.fleet_size import GPUS, SIZES, EngineSize, smallest_engine
 from ramify.runner import folder, library
 from ramify.runner.saved import Saved
 
@@ -63,11 +63,8 @@ def simulator() -> None:
     print(f"{'simulator':24}{'trees':>7}{'GPUs':>6}{'forecast s':>12}{'whole s':>10}{'ratio':>8}  bound by")
     for preset, load, number, gpus in WORKS:
         config = config_of(preset, number, {"engine.name": "simulated"})
-        limit = forecast.MAX_TURNS
         found = Capacity(config, load, size).on(gpus)
-        forecast.MAX_TURNS = 10**9  # type: ignore[misc]
-        whole = Capacity(config, load, size).on(gpus)
-        forecast.MAX_TURNS = limit  # type: ignore[misc]
+        whole = Capacity(config, load, size, max_turns=10**9).on(gpus)
         name = f"{preset}, {'slow' if load is SLOW else 'quick'} tools"
         ratio = found.seconds / whole.seconds
         print(

@@ -71,7 +71,7 @@ ROOMS: Mapping[str, Room] = {
     "runner": Room(f"{CONFIGURED} store", "prepares and grows runs"),
     "experiments": Room(GROWING, "compares runs"),
     "experiments.certify": Room(GROWING, "whether trees estimate a gradient exactly, on problems that are enumerated"),
-    "experiments.capacity": Room(f"{GROWING} planner testing", "a run on modelled servers, in virtual time"),
+    "experiments.capacity": Room(f"{GROWING} testing", "a run on modelled servers, in virtual time"),
     "sharded": Room(GROWING, "one run on many processes"),
     "telemetry": Room(GROWING, "metrics and spans of any run"),
     "trackers": Room("core config", "where figures are kept"),

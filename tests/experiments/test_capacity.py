@@ -12,10 +12,11 @@ from ramify.config.configure import resolve
 from ramify.config.presets import preset_names
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
-from ramify.experiments.capacity import Capacity, Workload, between, forecast, measured_costs
-from ramify.planner.fleet_size import GPUS, SIZES, EngineCosts, EngineSize, smallest_engine
+from ramify.experiments.capacity import Capacity, Workload, between, measured_costs
+from ramify.experiments.capacity.fleet_size import GPUS, SIZES, EngineSize, smallest_engine
 from ramify.runner.folder import begin
 from ramify.runner.saved import Saved
+from ramify.testing.simulated_server import SimulatedCosts
 
 LOAD = Workload(200, [1, 2, 3, 4], [20, 40, 60], [40], [0.5])
 SIZE = smallest_engine(GPUS["h100"], SIZES["7b"])
@@ -35,13 +36,10 @@ def test_every_preset_is_grown(preset: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("preset", "num_gpus"), [("chains", 4), ("tree_grpo", 4), ("treepo", 2)])
-def test_a_part_of_a_fleet_takes_as_long_as_the_whole(
-    preset: str, num_gpus: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_of_a_fleet_takes_as_long_as_the_whole(preset: str, num_gpus: int) -> None:
     run = config(preset, 64, **{"tools.max_parallel": 10_000})
     whole = Capacity(run, LOAD, SIZE).on(num_gpus)
-    monkeypatch.setattr(forecast, "MAX_TURNS", whole.num_turns / 2)
-    part = Capacity(run, LOAD, SIZE).on(num_gpus)
+    part = Capacity(run, LOAD, SIZE, max_turns=round(whole.num_turns / 2)).on(num_gpus)
     assert part.seconds == pytest.approx(whole.seconds, rel=0.1)
     assert part.decode_tokens == pytest.approx(whole.decode_tokens, rel=0.1)
     assert part.mean_batch == pytest.approx(whole.mean_batch, rel=0.15)
@@ -68,7 +66,7 @@ def test_tools_bind_where_few_calls_run_at_once() -> None:
 
 
 def test_the_growing_process_binds_where_the_engines_are_fast() -> None:
-    fast = EngineSize(1, EngineCosts(1e-6, 0, 0, 0), math.inf)
+    fast = EngineSize(1, SimulatedCosts(1e-6, 0, 0, 0), math.inf)
     one = Capacity(config("chains", 16), replace(LOAD, tool_seconds=[0.0]), fast)
     assert one.on(1).binding == "driver"
     four = Capacity(config("chains", 16), replace(LOAD, tool_seconds=[0.0]), fast, num_drivers=4)
@@ -83,14 +81,13 @@ def test_sequences_wait_where_keys_and_values_do_not_fit() -> None:
     assert found.seconds > Capacity(config("chains", 32), replace(LOAD, tool_seconds=[0.0]), SIZE).on(1).seconds
 
 
-def test_a_part_of_the_trees_has_its_part_of_the_limits_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecast, "MAX_TURNS", 100)
+def test_a_part_of_the_trees_has_its_part_of_the_limits_of_a_run() -> None:
     run = config("chains", 64, **{"run_limits.decode": 64 * 300})
-    assert Capacity(run, LOAD, SIZE).on(32).decode_tokens <= 64 * 300
+    assert Capacity(run, LOAD, SIZE, max_turns=100).on(32).decode_tokens <= 64 * 300
 
 
 def test_smaller_blocks_leave_less_of_a_context_to_compute() -> None:
-    dear = EngineSize(1, EngineCosts(1e-3, 0, 0, 1e-3), math.inf)
+    dear = EngineSize(1, SimulatedCosts(1e-3, 0, 0, 1e-3), math.inf)
     small, large = (
         Capacity(config("tree_grpo", 4), LOAD, replace(dear, block_size=size)).on(1).seconds for size in (1, 128)
     )

@@ -22,7 +22,7 @@ from ramify.core.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from ramify.experiments.capacity import Workload
-    from ramify.planner.fleet_size import EngineSize, FleetForecast, ModelShape
+    from ramify.experiments.capacity.fleet_size import EngineSize, FleetForecast, ModelShape
 
 NEARLY: Final = 1.1
 """A fleet within this multiple of the shortest time is large enough."""
@@ -49,14 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fleet.add_argument("--price", type=float, metavar="DOLLARS", help="price of a GPU for an hour")
     measure = "measure what a step costs on the engine of --engine and --base-url, in place of an estimate"
     fleet.add_argument("--measure", action="store_true", help=measure)
-    load = flag_group(parser, "load", description="LOW-HIGH is drawn evenly in its logarithm; one number is exact")
+    workload = flag_group(
+        parser, "workload", description="LOW-HIGH is drawn evenly in its logarithm; one number is exact"
+    )
     like = "lengths of prompts, turns and results as in this run, in place of the flags for them"
-    load.add_argument("--like", type=Path, metavar="RUN", help=like)
-    load.add_argument("--prompt-tokens", type=int, default=500, metavar="N", help="tokens of a prompt")
-    load.add_argument("--turns", default="1-6", metavar="LOW-HIGH", help="turns of a path, a call between two")
-    load.add_argument("--turn-tokens", default="30-300", metavar="LOW-HIGH", help="tokens that a turn samples")
-    load.add_argument("--tool-tokens", default="100-400", metavar="LOW-HIGH", help="tokens of a result")
-    load.add_argument("--tool-seconds", default="0.05-2", metavar="LOW-HIGH", help="time of a call")
+    workload.add_argument("--like", type=Path, metavar="RUN", help=like)
+    workload.add_argument("--prompt-tokens", type=int, default=500, metavar="N", help="tokens of a prompt")
+    workload.add_argument("--turns", default="1-6", metavar="LOW-HIGH", help="turns of a path, a call between two")
+    workload.add_argument("--turn-tokens", default="30-300", metavar="LOW-HIGH", help="tokens that a turn samples")
+    workload.add_argument("--tool-tokens", default="100-400", metavar="LOW-HIGH", help="tokens of a result")
+    workload.add_argument("--tool-seconds", default="0.05-2", metavar="LOW-HIGH", help="time of a call")
     add_json_flag(parser)
 
 
@@ -66,9 +68,10 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     _check(options)
     size, title = _engine(options, terminal)
     size = replace(size, block_size=options.block_size)
+    # The engine was for the costs. From here on engines are modelled.
     options.engine, options.base_url, options.model = "simulated", None, None
     config = resolved(options).config
-    capacity = Capacity(config, _load(options), size, max_batch=options.max_batch, num_drivers=options.drivers)
+    capacity = Capacity(config, _workload(options), size, max_batch=options.max_batch, num_drivers=options.drivers)
     sizes = _fleets(options.gpus, size.num_gpus)
     forecasts = [capacity.on(number) for number in sizes]
     asked = forecasts[sizes.index(options.gpus)]
@@ -102,7 +105,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _engine(options: argparse.Namespace, terminal: Terminal) -> "tuple[EngineSize, str]":
     """An engine of the fleet, and a line about it."""
-    from ramify.planner.fleet_size import EngineSize, gpu_of, smallest_engine
+    from ramify.experiments.capacity.fleet_size import EngineSize, gpu_of, smallest_engine
 
     if options.measure:
         from ramify.experiments.capacity import measured_costs
@@ -131,7 +134,7 @@ def _model(name: str | None) -> "ModelShape":
     """The shape of `--model`: a size such as `7b`, or the `config.json` of a folder."""
     import msgspec
 
-    from ramify.planner.fleet_size import SIZES, ModelShape
+    from ramify.experiments.capacity.fleet_size import SIZES, ModelShape
 
     if name is None:
         raise ConfigError(f"--model is needed: a size ({', '.join(SIZES)}) or a model's folder; or --measure an engine")
@@ -149,7 +152,7 @@ def _model(name: str | None) -> "ModelShape":
     return ModelShape.of_config(Path(name).name, values)
 
 
-def _load(options: argparse.Namespace) -> "Workload":
+def _workload(options: argparse.Namespace) -> "Workload":
     from ramify.experiments.capacity import Workload, between
     from ramify.runner.saved import Saved
 

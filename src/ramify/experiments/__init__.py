@@ -1,5 +1,6 @@
 """Experiments that compare runs: `compare`, `eval`, `noise`, the pilot of a plan, and the check against an engine log;
-and `certify`, which compares trees with the gradient they estimate.
+`certify`, which compares trees with the gradient they estimate; and `capacity`, which says how long a run takes.
 
-May import the pure rooms, the edges, `config`, `store` and `runner`. Read `compare.py` first.
+May import the pure rooms, the edges, `config`, `store` and `runner`; `capacity` also `testing`. Read `compare.py`
+first.
 """

@@ -3,8 +3,8 @@
 Doubles: a scripted engine, a simulated server, virtual time, a tool with state, problems, worlds without a model.
 Contracts: `check_strategy`, `check_tool`, `check_environment`, `check_engine`, `check_judge`, `check_credit`,
 `check_task`, `check_format`. `check_exact`: whether a strategy with a credit is an exact policy gradient.
-It may import anything except `cli`; nothing else in the package imports it. Each name is imported when it is first
-used.
+It may import anything except `cli`; of the package, only `experiments.capacity` imports it. Each name is imported when
+it is first used.
 """
 
 from importlib import import_module

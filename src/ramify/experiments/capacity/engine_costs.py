@@ -8,11 +8,12 @@ import numpy as np
 
 from ramify.config.run_config import RunConfig
 from ramify.core.engine import Engine, Request
-from ramify.core.segment import token_array
-from ramify.planner.fleet_size import EngineCosts, fitted_costs
+from ramify.core.segment import Ids_T, token_array
+from ramify.experiments.capacity.fleet_size import fitted_costs
 from ramify.runner import build, loop
 from ramify.runner.deadline import finished
 from ramify.runner.run import Run
+from ramify.testing.simulated_server import SimulatedCosts
 
 BATCHES: Final = (1, 4, 16, 64)
 """Requests at once."""
@@ -20,12 +21,12 @@ BATCHES: Final = (1, 4, 16, 64)
 
 def measured_costs(
     config: RunConfig, *, context_tokens: Sequence[int] = (64, 512), new_tokens: int = 48
-) -> EngineCosts:
+) -> SimulatedCosts:
     """Costs of the configured engine: batches of several sizes are sent and timed. Raises what the engine raises."""
     return loop.run(_measured(config, context_tokens, new_tokens))
 
 
-async def _measured(config: RunConfig, context_tokens: Sequence[int], new_tokens: int) -> EngineCosts:
+async def _measured(config: RunConfig, context_tokens: Sequence[int], new_tokens: int) -> SimulatedCosts:
     run = Run(build.prepared_run(config))
     try:
         await run.connect()
@@ -34,39 +35,27 @@ async def _measured(config: RunConfig, context_tokens: Sequence[int], new_tokens
         ids = run.prepared.codec.encode(text)
         longest = engine.capabilities.context_length - new_tokens
         lengths = sorted({min(length, longest) for length in context_tokens})
-        rows: list[list[float]] = []
-        seconds: list[float] = []
-        seed = 0
-        for _ in range(2):
-            for batch in BATCHES:
-                for length in lengths:
-                    seed += batch
-                    contexts = [_context(ids, length, seed + i) for i in range(batch)]
-                    row, took = await _timed(engine, contexts, new_tokens, seed)
-                    rows.append(row)
-                    seconds.append(took)
-        half = len(rows) // 2
-        # The first round warms the engine up.
-        return fitted_costs(rows[half:], seconds[half:])
+        rng = np.random.default_rng(0)
+
+        async def timed_round() -> list[tuple[list[float], float]]:
+            return [
+                await _timed(engine, [token_array(rng.choice(ids, length)) for _ in range(batch)], new_tokens)
+                for batch in BATCHES
+                for length in lengths
+            ]
+
+        await timed_round()  # warms the engine up
+        rows, seconds = zip(*await timed_round(), strict=True)
+        return fitted_costs(rows, seconds)
     finally:
         await finished(run.close())
 
 
-def _context(ids: Sequence[int], length: int, number: int) -> list[int]:
-    """A context that begins as no other does."""
-    rng = np.random.default_rng(number)
-    return [ids[i] for i in rng.integers(len(ids), size=length)]
-
-
-async def _timed(
-    engine: Engine, contexts: Sequence[Sequence[int]], new_tokens: int, seed: int
-) -> tuple[list[float], float]:
-    """What a batch came to, as a row of `fitted_costs`, and its seconds."""
+async def _timed(engine: Engine, contexts: Sequence[Ids_T], new_tokens: int) -> tuple[list[float], float]:
+    """What a batch of requests came to, as a row of `fitted_costs`, and its seconds."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    requests = [
-        Request(token_array(context), max_tokens=new_tokens, seed=seed + i) for i, context in enumerate(contexts)
-    ]
+    requests = [Request(context, max_tokens=new_tokens, seed=seed) for seed, context in enumerate(contexts)]
     answers = await asyncio.gather(*map(engine.generate, requests))
     took = clock() - began
     lengths = np.array([len(answer.ids) for answer in answers], np.float64)

@@ -6,7 +6,7 @@ A large fleet is represented by a part of it with its share of the trees.
 import asyncio
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from ramify.config.run_config import EngineConfig, RunConfig
@@ -14,8 +14,8 @@ from ramify.core.errors import ConfigError
 from ramify.core.limits import Limits
 from ramify.core.problem import Problem
 from ramify.engines.fleet.replicas import Replicas
+from ramify.experiments.capacity.fleet_size import TURN_S, EngineSize, FleetForecast, fitting_batch
 from ramify.experiments.capacity.workload import Speaker, Workload, stand_in_task
-from ramify.planner.fleet_size import TURN_S, EngineSize, FleetForecast, fitting_batch
 from ramify.runner.library import rollout
 from ramify.testing.clock import run_virtual
 from ramify.testing.simulated import Simulated
@@ -28,31 +28,32 @@ KEPT: Final = frozenset({"agreement"})
 """Kinds of judges that need no model and no secret, so they judge as in the run."""
 
 
-@dataclass
 class Capacity:
-    """Forecasts of one run on fleets of any size."""
+    """Forecasts of one run on fleets of any size. Making one grows a few trees, each by itself."""
 
-    config: RunConfig
-    """Its strategy and limits. The task, its judges and the engines are stand-ins; judging takes no time, and no path
-    is pruned."""
-    load: Workload
-    size: EngineSize
-    max_batch: int = 256
-    """Most sequences of an engine at once, if their keys and values fit."""
-    num_drivers: int = 1
-    """Processes that grow trees."""
-    turns_a_tree: float = field(init=False)
-    alone_s: Sequence[float] = field(init=False)
-    """Seconds of a few trees, each by itself."""
+    def __init__(
+        self,
+        config: RunConfig,
+        workload: Workload,
+        size: EngineSize,
+        *,
+        max_batch: int = 256,
+        num_drivers: int = 1,
+        max_turns: int = MAX_TURNS,
+    ) -> None:
+        """`config`: its strategy and limits hold. The task, its judges and the engines are stand-ins; judging takes no
+        time, and no path is pruned.
 
-    @property
-    def left_out(self) -> list[str]:
+        - `size`: one engine of the fleet.
+        - `max_batch`: most sequences of an engine at once, if their keys and values fit.
+        - `num_drivers`: processes that grow trees.
+        - `max_turns`: turns that are grown for a forecast, as far as one engine's share of the trees allows.
+
+        Raises `ConfigError` for a strategy that does not grow on stand-ins.
+        """
+        self.left_out = sorted(name for name, judge in config.judges.items() if judge.kind not in KEPT)
         """Judges of the run in whose place stand-ins judge."""
-        return sorted(name for name, judge in self._given.judges.items() if judge.kind not in KEPT)
-
-    def __post_init__(self) -> None:
-        config = self._given = self.config
-        self.config = replace(
+        self._config = replace(
             config,
             format=None,
             format_options={},
@@ -63,65 +64,76 @@ class Capacity:
             judges={name: judge for name, judge in config.judges.items() if judge.kind in KEPT},
             tools=replace(config.tools, use={}),
         )
-        self._task = stand_in_task(self.load, {"reward", "process", *self.left_out})
-        alone = [self._grown(1, [problem], self.max_batch) for problem in self._problems(min(NUM_ALONE, self._number))]
-        self.turns_a_tree = statistics.mean(one.num_turns for one in alone)
-        self.alone_s = [one.seconds for one in alone]
-        self._num_calls = statistics.mean(one.num_calls for one in alone)
-
-    @property
-    def _number(self) -> int:
-        return self.config.prompts
+        self._workload = workload
+        self._size = size
+        self._max_batch = max_batch
+        self._num_drivers = num_drivers
+        self._max_turns = max_turns
+        self._num_trees = config.prompts
+        self._task = stand_in_task(workload, {"reward", "process", *self.left_out})
+        self._alone = [self._grown(1, [tree], max_batch) for tree in self._problems(min(NUM_ALONE, self._num_trees))]
 
     def on(self, num_gpus: int) -> FleetForecast:
         """The forecast for `num_gpus` GPUs. Raises `ConfigError` if they hold no engine."""
-        num_engines = num_gpus // self.size.num_gpus
+        num_engines = num_gpus // self._size.num_gpus
         if not num_engines:
-            raise ConfigError(f"--gpus {num_gpus}: an engine needs {self.size.num_gpus}")
-        share = min(1.0, MAX_TURNS / (self.turns_a_tree * self._number))
-        part = max(1, round(num_engines * share))
-        num_trees = max(1, round(self._number * part / num_engines))
-        max_batch = self.max_batch
-        while True:
-            one = self._grown(part, self._problems(num_trees), max_batch)
-            fitting = fitting_batch(self.size, max_batch, held=one.held_a_sequence * min(max_batch, one.peak))
-            if fitting >= min(max_batch, one.peak):
-                break
-            max_batch = fitting
-        num_turns = one.num_turns * self._number / num_trees
-        seats = self.config.tools.max_parallel
-        driver_s = num_turns * TURN_S / self.num_drivers
+            raise ConfigError(f"--gpus {num_gpus}: an engine needs {self._size.num_gpus}")
+        part = self._part(num_engines)
+        num_trees = max(1, round(self._num_trees * part / num_engines))
+        max_batch, one = self._fitting(part, self._problems(num_trees))
+        scale = self._num_trees / num_trees
+        driver_s = one.num_turns * scale * TURN_S / self._num_drivers
+        num_calls = statistics.mean(tree.num_calls for tree in self._alone) * self._num_trees
+        call_s = statistics.mean(self._workload.tool_seconds)
         return FleetForecast(
-            num_gpus,
-            num_engines,
-            max_batch,
-            max(one.seconds, driver_s),
-            {
+            num_gpus=num_gpus,
+            num_engines=num_engines,
+            max_batch=max_batch,
+            seconds=max(one.seconds, driver_s),
+            bounds={
                 "work": one.least_s / part,
-                "longest tree": max(self.alone_s),
-                "tools": self._num_calls * self._number * statistics.mean(self.load.tool_seconds) / seats,
+                "longest tree": max(tree.seconds for tree in self._alone),
+                "tools": num_calls * call_s / self._config.tools.max_parallel,
                 "driver": driver_s,
             },
-            one.mean_batch,
-            num_turns,
-            one.num_decoded * self._number / num_trees,
+            mean_batch=one.mean_batch,
+            num_turns=one.num_turns * scale,
+            decode_tokens=one.num_decoded * scale,
         )
 
+    def _part(self, num_engines: int) -> int:
+        """How many engines stand for all."""
+        turns_a_tree = statistics.mean(tree.num_turns for tree in self._alone)
+        share = min(1.0, self._max_turns / (turns_a_tree * self._num_trees))
+        return max(1, round(num_engines * share))
+
+    def _fitting(self, num_engines: int, problems: Sequence[Problem]) -> "tuple[int, _Grown]":
+        """The trees grown with as many sequences at once as fit, and that number."""
+        max_batch = self._max_batch
+        while True:
+            one = self._grown(num_engines, problems, max_batch)
+            fitting = fitting_batch(self._size, max_batch, held=one.held_a_sequence * one.peak)
+            if fitting >= one.peak:
+                return max_batch, one
+            max_batch = fitting
+
     def _problems(self, number: int) -> list[Problem]:
-        return [Problem(f"{i}", f"{i}".ljust(self.load.prompt_tokens, "?")) for i in range(number)]
+        return [Problem(f"{i}", f"{i}".ljust(self._workload.prompt_tokens, "?")) for i in range(number)]
 
     def _grown(self, num_engines: int, problems: Sequence[Problem], max_batch: int) -> "_Grown":
         return run_virtual(self._growing(num_engines, problems, max_batch))
 
     async def _growing(self, num_engines: int, problems: Sequence[Problem], max_batch: int) -> "_Grown":
-        speaker, costs = Speaker(self.load), asdict(self.size.costs)
-        block_size = self.size.block_size
-        engines = [Simulated(speaker, max_batch=max_batch, block_size=block_size, **costs) for _ in range(num_engines)]
+        size = self._size
+        engines = [
+            Simulated(Speaker(self._workload), max_batch=max_batch, block_size=size.block_size, **asdict(size.costs))
+            for _ in range(num_engines)
+        ]
         fleet = Replicas(engines) if num_engines > 1 else engines[0]
-        # A part of the fleet has its part of the seats of tools.
-        seats = max(1, round(self.config.tools.max_parallel * len(problems) / self._number))
-        tools = self.config.tools if len(problems) == 1 else replace(self.config.tools, max_parallel=seats)
-        config = replace(self.config, prompts=len(problems), max_trees=len(problems), tools=tools)
+        config = replace(self._config, prompts=len(problems), max_trees=len(problems))
+        if len(problems) > 1:  # A part of the trees has its part of the seats of tools.
+            seats = max(1, round(config.tools.max_parallel * len(problems) / self._num_trees))
+            config = replace(config, tools=replace(config.tools, max_parallel=seats))
         began = asyncio.get_running_loop().time()
         try:
             report = (await rollout(problems, config=config, engine=fleet, task=self._task)).report
@@ -135,21 +147,20 @@ class Capacity:
                 "not known"
             )
         stats = [engine.stats for engine in engines]
-        steps = max(1, sum(each.num_steps for each in stats))
-        decoded = sum(each.num_decoded for each in stats)
+        num_decoded = sum(each.num_decoded for each in stats)
         return _Grown(
-            seconds,
-            sum(engine.least_s for engine in engines),
-            decoded,
-            decoded / steps,
-            sum(each.num_read for each in stats) / max(1, decoded),
-            max(each.peak_batch for each in stats),
-            report.turns,
-            report.tool_calls,
+            seconds=seconds,
+            least_s=sum(engine.least_s for engine in engines),
+            num_decoded=num_decoded,
+            mean_batch=num_decoded / max(1, sum(each.num_steps for each in stats)),
+            held_a_sequence=sum(each.num_read for each in stats) / max(1, num_decoded),
+            peak=max(each.peak_batch for each in stats),
+            num_turns=report.turns,
+            num_calls=report.tool_calls,
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Grown:
     """What growing trees on a modelled fleet came to."""
 

@@ -54,7 +54,7 @@ class Workload:
 
     @classmethod
     def of_run(cls, saved: Saved) -> "Workload":
-        """The load of a finished run. Tools take no time in it, since a run does not record how long they took."""
+        """That of a finished run. Tools take no time in it, since a run does not record how long they took."""
         prompts: list[int] = []
         turns: list[int] = []
         sampled: list[int] = []
@@ -101,15 +101,15 @@ def _drawn(values: Sequence[float], seed: int, index: int) -> float:
 
 @dataclass(frozen=True)
 class Speaker:
-    """Writes as many turns of as many tokens as the load says; a token is a byte."""
+    """Writes as many turns of as many tokens as the workload says; a token is a byte."""
 
-    load: Workload
+    workload: Workload
 
     def __call__(self, turn: ScriptedTurn) -> str:
         calls = _CALL.findall(turn.context)
         done, total = map(int, calls[-1]) if calls else (0, 0)
-        total = total or int(_drawn(self.load.turns, turn.seed, 0))
-        length = int(_drawn(self.load.turn_tokens, turn.seed, 1))
+        total = total or int(_drawn(self.workload.turns, turn.seed, 0))
+        length = int(_drawn(self.workload.turn_tokens, turn.seed, 1))
         letters = _LETTERS[turn.seed % 26] + _LETTERS[turn.seed // 26 % 26]
         call = f"<s>{done + 1}/{total}{letters}</s>" if done + 1 < total else ""
         return "." * max(0, length - max(1, len(call))) + call
@@ -127,7 +127,7 @@ class _StandInJudge:
 
 
 @dataclass(frozen=True)
-class _LoadTask:
+class _StandInTask:
     """What a run needs of a task when it is handed its problems."""
 
     tools: Sequence[Tool]
@@ -136,12 +136,12 @@ class _LoadTask:
     is_same_answer: Callable[[str, str], bool] = str.__eq__
 
 
-def stand_in_task(load: Workload, judges: Iterable[str]) -> Any:
+def stand_in_task(workload: Workload, judges: Iterable[str]) -> Any:
     """What the run has in place of its task."""
 
     async def search(arguments: str) -> str:
         seed = tree_seed(0, arguments)
-        await asyncio.sleep(_drawn(load.tool_seconds, seed, 0))
-        return "," * int(_drawn(load.tool_tokens, seed, 1))
+        await asyncio.sleep(_drawn(workload.tool_seconds, seed, 0))
+        return "," * int(_drawn(workload.tool_tokens, seed, 1))
 
-    return _LoadTask((FunctionTool(search, name="search"),), judges=tuple(map(_StandInJudge, sorted(judges))))
+    return _StandInTask((FunctionTool(search, name="search"),), judges=tuple(map(_StandInJudge, sorted(judges))))

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from ramify.core.errors import ConfigError
 from ramify.engines.builtin import FOLDER
-from ramify.planner.fleet_size import (
+from ramify.experiments.capacity.fleet_size import (
     GPUS,
     SIZES,
-    EngineCosts,
     EngineSize,
     FleetForecast,
     ModelShape,
@@ -25,7 +24,7 @@ from ramify.planner.fleet_size import (
 )
 from ramify.testing.simulated_server import SimulatedCosts
 
-COSTS = st.builds(EngineCosts, *[st.sampled_from([0.0, 1e-6, 1e-3])] * 5)
+COSTS = st.builds(SimulatedCosts, *[st.sampled_from([0.0, 1e-6, 1e-3])] * 5)
 
 
 def test_a_7_b_model_on_an_h100_costs_what_the_simulated_engine_assumes() -> None:
@@ -89,7 +88,7 @@ def test_a_config_of_another_kind_of_model_is_refused(values: dict[str, int], sa
 
 
 @given(COSTS)
-def test_costs_are_found_again_in_what_they_come_to(costs: EngineCosts) -> None:
+def test_costs_are_found_again_in_what_they_come_to(costs: SimulatedCosts) -> None:
     rng = np.random.default_rng(0)
     rows = rng.uniform(1, 100, (16, 5)) * [1, 10, 1000, 100, 1]
     true = np.array([costs.step_s, costs.sequence_s, costs.kv_token_s, costs.prefill_token_s, costs.join_s])
@@ -110,7 +109,7 @@ def test_no_cost_is_below_0() -> None:
 
 
 def test_a_batch_is_as_large_as_its_keys_and_values_fit() -> None:
-    size = EngineSize(1, EngineCosts(1, 1, 1, 1), kv_tokens=1000)
+    size = EngineSize(1, SimulatedCosts(1, 1, 1, 1), kv_tokens=1000)
     assert fitting_batch(size, 16, held=1000) == 16
     assert fitting_batch(size, 16, held=4000) == 4
     assert fitting_batch(size, 16, held=1e9) == 1
@@ -118,5 +117,14 @@ def test_a_batch_is_as_large_as_its_keys_and_values_fit() -> None:
 
 def test_the_largest_bound_binds() -> None:
     bounds = {"work": 3.0, "longest tree": 5.0, "tools": 0.0, "driver": 1.0}
-    one = FleetForecast(8, 4, 256, 6.0, bounds, 10.0, 100, 1000)  # type: ignore[arg-type]
+    one = FleetForecast(
+        num_gpus=8,
+        num_engines=4,
+        max_batch=256,
+        seconds=6.0,
+        bounds=bounds,  # type: ignore[arg-type]
+        mean_batch=10.0,
+        num_turns=100,
+        decode_tokens=1000,
+    )
     assert (one.binding, one.of_bound, one.gpu_hours) == ("longest tree", 1.2, 8 * 6 / 3600)

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from ramify.core.errors import ConfigError, nearest
+from ramify.testing.simulated_server import SimulatedCosts
 
 WEIGHT_READS: Final = 0.75
 """Share of the memory bandwidth that reading weights reaches."""
@@ -119,22 +120,11 @@ SIZES: Mapping[str, ModelShape] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class EngineCosts:
-    """Seconds that one engine takes (`testing.simulated_server.SimulatedCosts` says for what)."""
-
-    step_s: float
-    sequence_s: float
-    kv_token_s: float
-    prefill_token_s: float
-    join_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class EngineSize:
     """One engine of a fleet."""
 
     num_gpus: int
-    costs: EngineCosts
+    costs: SimulatedCosts
     kv_tokens: float
     """Tokens whose keys and values fit; infinite = not known."""
     block_size: int = 16
@@ -165,11 +155,11 @@ def smallest_engine(
     )
 
 
-def step_costs(gpu: GPU, model: ModelShape, num_gpus: int) -> EngineCosts:
+def step_costs(gpu: GPU, model: ModelShape, num_gpus: int) -> SimulatedCosts:
     """The costs of an engine on `num_gpus` GPUs, which share each layer."""
     exchanges = 2 * model.num_layers * ALL_REDUCE_S if num_gpus > 1 else 0.0
     bandwidth, flops = gpu.bandwidth * num_gpus, gpu.flops * num_gpus
-    return EngineCosts(
+    return SimulatedCosts(
         step_s=model.weight_bytes / (WEIGHT_READS * bandwidth) + exchanges,
         sequence_s=2 * model.num_parameters / (DECODE_FLOPS * flops),
         kv_token_s=model.kv_bytes / (KV_READS * bandwidth),
@@ -180,7 +170,7 @@ def step_costs(gpu: GPU, model: ModelShape, num_gpus: int) -> EngineCosts:
 Bound = Literal["work", "longest tree", "tools", "driver"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetForecast:
     """How long a run takes on one fleet."""
 
@@ -216,7 +206,7 @@ def fitting_batch(size: EngineSize, max_batch: int, *, held: float) -> int:
     return max_batch if held <= size.kv_tokens else max(1, math.floor(max_batch * size.kv_tokens / held))
 
 
-def fitted_costs(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> EngineCosts:
+def fitted_costs(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> SimulatedCosts:
     """Costs by least squares, none below 0. A row: steps, sequences in all steps, tokens read in all steps, tokens
     computed, sequences that joined."""
     counts, took = np.array(rows, np.float64), np.array(seconds, np.float64)
@@ -229,4 +219,4 @@ def fitted_costs(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> E
             found[left] = solution
             break
         left.pop(int(solution.argmin()))
-    return EngineCosts(*(float(value) for value in found))
+    return SimulatedCosts(*(float(value) for value in found))
