@@ -1,7 +1,7 @@
 """Cost of a search by itself: microseconds of ask + tell a node of the tree, at 1,000 and 10,000 nodes.
 
 One tree grown by the driver from steps made beforehand, judged by a number that follows from the node; only the calls
-of the strategy are timed, on the CPU. With 16 in flight the one asked for last comes back first. Target: at most 10
+of the strategy are timed. With 16 in flight the one asked for last comes back first. Target: at most 10
 microseconds, flat in the number of nodes. `--strategy` picks rows, `--peer PYTHON` runs the peers in an interpreter in
 which `treequest` is installed.
 

@@ -299,18 +299,15 @@ def _policy(options: argparse.Namespace, run: "RunConfig") -> Path:
 
 
 def _trl(texts: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE` with values as in TOML; a word without quotes is a text."""
-    import tomllib
+    """`NAME=VALUE` with values as of `--set`."""
+    from ramify.config.layers import toml_value
 
     found: dict[str, Any] = {}
     for text in texts:
         name, is_set, value = text.partition("=")
         if not is_set:
             raise ConfigError(f"--trl {text!r}: NAME=VALUE is needed")
-        try:
-            found[name] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[name] = value
+        found[name] = toml_value(value)
     return found
 
 

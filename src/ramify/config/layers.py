@@ -91,7 +91,7 @@ def override_layers(overrides: Sequence[str], faults: list[str]) -> Iterator[Lay
     for text in sorted(overrides, key=lambda text: not _is_name(text.partition("=")[0].strip())):
         path, equals, value = text.partition("=")
         if equals and all(key.strip() for key in path.split(".")):
-            yield Layer(f"--set {text}", _nested(path, _literal(value.strip())))
+            yield Layer(f"--set {text}", _nested(path, toml_value(value.strip())))
         else:
             faults.append(f"--set {text}: an override reads like growth.max_tool_calls=3")
 
@@ -137,7 +137,8 @@ def _nested(path: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _literal(text: str) -> Any:
+def toml_value(text: str) -> Any:
+    """A value as TOML writes it; a word without quotes is a text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -67,8 +67,7 @@ def batch(
     `num_prompt`, `num_response`: tokens of the padded prompts and responses; None = as many as needed.
 
     Raises `ExportError` for two trees in one group, for two codecs, for advantages of several normalisers, and for rows
-    that do not fit. Warns
-    where some rows have logprobs, others have none, and so none are exported."""
+    that do not fit. Warns where some rows have logprobs, others have none, and so none are exported."""
     if credit_by == "tree":
         refuse_several_scales(rows)
     arrays = padded(rows, pad_id=pad_id, group_by=group_by, num_prompt=num_prompt, num_response=num_response)

@@ -6,6 +6,7 @@ are no such message end the connection, and so does a side that says nothing for
 """
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +27,8 @@ MAX_SHOWN: Final = 300
 PING_S: Final = 10.0
 SILENCE_S: Final = 60.0
 READ_BYTES: Final = 1 << 20
+DIGEST: Final = re.compile("[0-9a-f]{64}")
+"""A sha256, as messages hold it."""
 _LENGTH_BYTES: Final = 4
 
 Operation = Literal[

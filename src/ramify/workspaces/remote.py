@@ -8,7 +8,6 @@ import asyncio
 import itertools
 import math
 import os
-import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from ramify.core.problem import Problem
 from ramify.core.tool import LOST, STATE_DIGEST, ToolResult
 from ramify.edge.daemon_threads import DaemonThreads
 from ramify.workspaces.back_ends import BackEndName
-from ramify.workspaces.frames import MAX_CONTENT_BYTES, Operation, RemoteAnswer
+from ramify.workspaces.frames import DIGEST, MAX_CONTENT_BYTES, Operation, RemoteAnswer
 from ramify.workspaces.packed_start import PackedStart, pack
 from ramify.workspaces.process_watch import CommandLimits
 from ramify.workspaces.remote_host import MAX_STARTS, HostConnection, RemoteHost, printable
@@ -37,7 +36,6 @@ MAX_THREADS: Final = 16
 """Sessions that are opened at once."""
 NOTE_BYTES: Final = 1 << 12
 """Beyond the output, a text holds what ended the command."""
-_DIGEST: Final = re.compile("[0-9a-f]{64}")
 _NUMBERS: Final = itertools.count(1)
 
 
@@ -232,7 +230,7 @@ class RemoteSession:
         return found
 
     def _digest(self, found: RemoteAnswer) -> str:
-        if not _DIGEST.fullmatch(found.digest):
+        if not DIGEST.fullmatch(found.digest):
             raise self._connection.breach(f"{printable(found.digest)[:80]!r} is no digest")
         return found.digest
 

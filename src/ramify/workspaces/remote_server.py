@@ -7,7 +7,6 @@ as they come, many at once. When its standard input ends, it kills every command
 import asyncio
 import hashlib
 import os
-import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from ramify.core.problem import Problem
 from ramify.core.tool import LOST, STATE_DIGEST
 from ramify.sandbox.folders import remove
 from ramify.version import __version__
-from ramify.workspaces.frames import MAX_CONTENT_BYTES, FrameChannel, FrameFault, RemoteAnswer, RemoteRequest
+from ramify.workspaces.frames import DIGEST, MAX_CONTENT_BYTES, FrameChannel, FrameFault, RemoteAnswer, RemoteRequest
 from ramify.workspaces.packed_start import unpack
 from ramify.workspaces.shell import RemoteSession, Shell
 from ramify.workspaces.shell_session import EXIT_CODE, ShellSession
@@ -29,7 +28,6 @@ from ramify.workspaces.tree import TreeFault
 END_S: Final = 15.0
 """Timeout for the end of commands that are killed."""
 AnySession = ShellSession | RemoteSession
-_DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
 class RemoteServer:
@@ -155,7 +153,7 @@ class RemoteServer:
 
     def _start(self, digest: str) -> Path:
         """Where a start folder lies. The folder of the run is removed with all that it holds."""
-        assert _DIGEST.fullmatch(digest), digest
+        assert DIGEST.fullmatch(digest), digest
         folder = self.tool.workspaces.store.run / "starts"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder / digest
@@ -203,7 +201,7 @@ def _removed(start: Path) -> None:
 
 
 async def served(read: int, write: int) -> None:
-    """RemoteAnswer what comes from one descriptor on another, until it ends."""
+    """Answer what comes from one descriptor on another, until it ends."""
     loop, over, side = asyncio.get_running_loop(), asyncio.Event(), RemoteServer()
 
     def take(frame: bytes) -> None:

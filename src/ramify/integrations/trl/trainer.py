@@ -39,8 +39,6 @@ GROWN: Final = 10.0
 the old output layer of a model that ties it to its embedding, and says nothing."""
 ALIKE: Final = "sampling/sampling_logp_difference"
 """TRL's name for that difference."""
-
-
 CLIPPED: Final = "clip_ratio/"
 """TRL's names of shares of tokens begin with it."""
 

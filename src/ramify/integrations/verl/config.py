@@ -11,10 +11,9 @@ from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
 from ramify.integrations.evaluation import EvalSampling
 from ramify.integrations.trainer_config import MAX_RESPONSE, TEMPERATURE, filled, is_chains, said_in
+from ramify.integrations.verl.registered import NAME
 
 PATH: Final = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
-NAME: Final = "ramify"
-"""Of the estimator and of the loss, as `registered.py` names them."""
 
 
 def training_config(config: Any) -> RunConfig:

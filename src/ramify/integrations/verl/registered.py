@@ -13,6 +13,7 @@ from typing import Any, Final
 from ramify.core.errors import ConfigError
 
 NAME: Final = "ramify"
+"""Of the estimator and of the loss."""
 EXACT_MODE: Final = "seq-mean-token-sum"
 """The reduction that divides by the number of rows, which is the same in every batch."""
 
