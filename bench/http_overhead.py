@@ -11,18 +11,15 @@ Run: python bench/http_overhead.py [--requests 3000] [--rounds 5] [--profile]
 import argparse
 import asyncio
 import cProfile
-import json
-import multiprocessing
 import pstats
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import aiohttp
 import numpy as np
-from aiohttp import web
+from instant_vllm import completion, instant_servers
 from smoke import few
 
 from ramify.core.engine import Request
@@ -37,62 +34,20 @@ IN_FLIGHT = few((1, 8, 64, 512), (1, 4))
 NUM_CONTEXT, NUM_SAMPLED = 512, 64
 
 
-# -- the server -------------------------------------------------------------------------------------------------------
+IDS = [97 + i % 20 for i in range(NUM_SAMPLED)]
+TOP = [{f"token_id:{each}": -0.5, "token_id:120": -1.5} for each in IDS]
 
 
-def serve(told: Connection) -> None:
-    """Answer every request with the same tokens."""
-    ids = [97 + i % 20 for i in range(NUM_SAMPLED)]
-    top = [{f"token_id:{each}": -0.5, "token_id:120": -1.5} for each in ids]
-
-    def answer(number: int) -> bytes:
-        choice = {
-            "token_ids": ids[:number],
-            "finish_reason": "length",
-            "stop_reason": None,
-            "logprobs": {"token_logprobs": [-0.5] * number, "top_logprobs": top[:number]},
-        }
-        usage = {"prompt_tokens": 0, "completion_tokens": number, "prompt_tokens_details": {"cached_tokens": 0}}
-        return json.dumps({"id": "@id", "model": str(FOLDER), "choices": [choice], "usage": usage}).encode()
-
-    whole, one = answer(NUM_SAMPLED), answer(1)
-
-    async def completions(request: web.Request) -> web.Response:
-        asked = json.loads(await request.read())
-        body = whole if asked["max_tokens"] > 1 else one
-        body = body.replace(b'"@id"', json.dumps(f"cmpl-{asked['request_id']}").encode())
-        body = body.replace(b'"prompt_tokens": 0', b'"prompt_tokens": %d' % len(asked["prompt"]))
-        return web.Response(body=body, content_type="application/json")
-
-    async def models(request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": str(FOLDER), "root": str(FOLDER), "max_model_len": 4096}]})
-
-    async def version(request: web.Request) -> web.Response:
-        return web.json_response({"version": "0"})
-
-    async def run() -> None:
-        app = web.Application(client_max_size=1 << 26)
-        app.add_routes([web.post("/v1/completions", completions), web.get("/v1/models", models)])
-        app.add_routes([web.get("/version", version)])
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        told.send(runner.addresses[0][1])
-        await asyncio.Event().wait()
-
-    asyncio.run(run())
-
-
-@contextmanager
-def server() -> Iterator[str]:
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
-    process.start()
-    try:
-        yield f"http://127.0.0.1:{ours.recv()}"
-    finally:
-        process.kill()
-        process.join()
+def same_tokens(asked: Mapping[str, Any]) -> bytes:
+    """The same tokens for every request, or the first of them."""
+    number = min(asked["max_tokens"], NUM_SAMPLED)
+    choice = {
+        "token_ids": IDS[:number],
+        "finish_reason": "length",
+        "stop_reason": None,
+        "logprobs": {"token_logprobs": [-0.5] * number, "top_logprobs": TOP[:number]},
+    }
+    return completion(asked["request_id"], len(asked["prompt"]), choice)
 
 
 # -- the clients ------------------------------------------------------------------------------------------------------
@@ -162,7 +117,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="where the CPU of 64 in flight goes")
     arguments = parser.parse_args()
     asked = requests(arguments.requests)
-    with server() as url:
+    with instant_servers(same_tokens) as (url,):
         if arguments.profile:
             profile = cProfile.Profile()
             profile.enable()

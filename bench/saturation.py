@@ -2,29 +2,26 @@
 
 - saturation: a run of engine `vllm` with a journal against servers in other processes that answer at once, with 64 to
   512 paths in flight. Each path calls a calculator three times and answers. What binds is the growing process, so CPU a
-  turn says how many turns a second a core of it feeds, and how many GPUs that is at 200 and at 1,000 tokens a turn and
-  2,500 tokens a second a GPU. Beside it the same number of posts by a bare aiohttp loop (`http_overhead.py`). Medians
-  of the rounds.
-- day: trees on eight modelled servers until a day of virtual time is over: nodes, resident memory through the day and
-  CPU a turn in its first and last quarter, which must not grow.
+  turn says how many turns a second a core of it feeds, and how many GPUs that is at 200 and at 1,000 tokens a turn, if
+  a GPU samples 2,500 tokens a second, which is assumed. Beside it posts by a bare aiohttp loop (`http_overhead.py`).
+  Medians of the rounds.
+- day: trees on eight modelled servers until a day of virtual time is over. After each eighth of it: nodes so far, CPU a
+  node in that eighth and resident memory, which must not grow.
 
 Run: python bench/saturation.py [--part saturation|day] [--rounds 5] [--hours 24] [--smoke]
 """
 
 import argparse
 import asyncio
-import json
-import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from aiohttp import web
-from http_overhead import bare, requests, server
+from http_overhead import bare, requests, same_tokens
+from instant_vllm import completion, instant_servers
 from many_trees import resident_bytes
 from smoke import few
 
@@ -48,68 +45,24 @@ NUM_TREES = few(256, 4, book=128)
 CALL, ANSWER = (273, 55, 43, 49, 274), (277, 55, 43, 49, 278)
 """`<calc>7+1</calc>` and `<answer>7+1</answer>`, in the built-in model's tokens."""
 GPU_TOKENS_S = 2500.0
-"""Tokens a second of one GPU under load: a 7 B model, 128 sequences at a time."""
+"""Sampled tokens a second of one GPU under load; assumed."""
 
 
 # -- saturation -------------------------------------------------------------------------------------------------------
 
 
-def serve(told: Connection) -> None:
-    """Answer with a call until there were enough, then with an answer."""
-    loads, dumps = json.loads, json.dumps
-
-    async def completions(request: web.Request) -> web.Response:
-        asked = loads(await request.read())
-        prompt = asked["prompt"]
-        ids = CALL if prompt.count(CALL[-1]) < NUM_CALLS else ANSWER
-        ids = ids[: asked["max_tokens"]]
-        matched = {CALL[-1]: "</calc>", ANSWER[-1]: "</answer>"}.get(ids[-1])
-        choice = {
-            "token_ids": ids,
-            "finish_reason": "stop" if matched else "length",
-            "stop_reason": matched,
-            "logprobs": {"token_logprobs": [-0.5] * len(ids), "top_logprobs": [{f"token_id:{i}": -0.5} for i in ids]},
-        }
-        usage = {
-            "prompt_tokens": len(prompt),
-            "completion_tokens": len(ids),
-            "prompt_tokens_details": {"cached_tokens": 0},
-        }
-        told = {"id": f"cmpl-{asked['request_id']}", "model": str(FOLDER), "choices": [choice], "usage": usage}
-        return web.Response(body=dumps(told).encode(), content_type="application/json")
-
-    async def models(request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": str(FOLDER), "root": str(FOLDER), "max_model_len": 4096}]})
-
-    async def version(request: web.Request) -> web.Response:
-        return web.json_response({"version": "0"})
-
-    async def run() -> None:
-        app = web.Application(client_max_size=1 << 26)
-        app.add_routes([web.post("/v1/completions", completions), web.get("/v1/models", models)])
-        app.add_routes([web.get("/version", version)])
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        told.send(runner.addresses[0][1])
-        await asyncio.Event().wait()
-
-    asyncio.run(run())
-
-
-@contextmanager
-def servers(number: int) -> Iterator[list[str]]:
-    context = multiprocessing.get_context("spawn")
-    pipes = [multiprocessing.Pipe() for _ in range(number)]
-    processes = [context.Process(target=serve, args=(theirs,), daemon=True) for _, theirs in pipes]
-    try:
-        for process in processes:
-            process.start()
-        yield [f"http://127.0.0.1:{ours.recv()}" for ours, _ in pipes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+def call_or_answer(asked: Mapping[str, Any]) -> bytes:
+    """A call until there were enough, then an answer."""
+    ids = CALL if asked["prompt"].count(CALL[-1]) < NUM_CALLS else ANSWER
+    ids = ids[: asked["max_tokens"]]
+    matched = {CALL[-1]: "</calc>", ANSWER[-1]: "</answer>"}.get(ids[-1])
+    choice = {
+        "token_ids": ids,
+        "finish_reason": "stop" if matched else "length",
+        "stop_reason": matched,
+        "logprobs": {"token_logprobs": [-0.5] * len(ids), "top_logprobs": [{f"token_id:{i}": -0.5} for i in ids]},
+    }
+    return completion(asked["request_id"], len(asked["prompt"]), choice)
 
 
 def config(urls: Sequence[str], in_flight: int) -> RunConfig:
@@ -129,7 +82,11 @@ def saturation(rounds: int) -> None:
     head = f"{'in flight':>9} {'turns/s':>8} {'CPU us a turn':>14} {'turns a core-s':>15} {'GPUs at 200':>12}"
     print(f"{head} {'at 1,000':>9} {'bare CPU us':>12} {'times':>6}")
     asked = requests(few(2000, 16, book=1000))
-    with servers(NUM_SERVERS) as urls, server() as alone, tempfile.TemporaryDirectory() as out:
+    with (
+        instant_servers(call_or_answer, NUM_SERVERS) as urls,
+        instant_servers(same_tokens) as (alone,),
+        tempfile.TemporaryDirectory() as out,
+    ):
         for in_flight in IN_FLIGHT:
             found: list[tuple[float, float, float]] = []
             for number in range(rounds):
