@@ -63,7 +63,11 @@ def held() -> tuple[Counter[str], int]:
 
 def looks() -> list[str]:
     """What the kernel says of each child of this process: its name, its state, its times."""
-    return [Path(f"/proc/{pid}/stat").read_text() for pid in children(os.getpid())]
+    found: list[str] = []
+    for pid in children(os.getpid()):
+        with suppress(OSError):  # It is gone by now.
+            found.append(Path(f"/proc/{pid}/stat").read_text())
+    return found
 
 
 async def no_more_children_than(number: int) -> None:
