@@ -286,10 +286,11 @@ def _last(text: str) -> str:
 HEAD: Final = """\
 # Performance
 
-`make bench` wrote this page on {date}, at commit {commit}, on {cores} cores ({machine}, Python {python}),
-in {minutes:.0f} minutes. Beside each figure stands a peer, a bare loop or a bound, measured in the same minutes,
-because machines are noisy. Read ratios rather than times. `noise` is how much longer than its shortest time a
-fixed loop took beside the chapter: its median and its 90 % quantile; 1.00 is a quiet machine.
+`make bench` wrote this page on {date}, on {cores} cores ({machine}, Python {python}). Its chapters took
+{minutes:.0f} minutes; each names the commit that it measured. Beside each figure stands a peer, a bare loop or
+a bound, measured in the same minutes, because machines are noisy. Read ratios rather than times. `noise` is how
+much longer than its shortest time a fixed loop took beside the chapter: its median and its 90 % quantile; 1.00
+is a quiet machine.
 
 """
 
@@ -299,7 +300,6 @@ def page(chapters: Sequence[Chapter], kept: Mapping[str, Mapping[str, Any]]) -> 
     done = [kept[chapter.slug] for chapter in chapters if chapter.slug in kept]
     text = HEAD.format(
         date=max((one["date"] for one in done), default=date.today().isoformat()),
-        commit=done[-1]["commit"] if done else commit(),
         cores=os.cpu_count(),
         machine=platform.machine(),
         python=platform.python_version(),
@@ -313,7 +313,10 @@ def page(chapters: Sequence[Chapter], kept: Mapping[str, Mapping[str, Any]]) -> 
             continue
         middle, high = one["noise"]
         text += f"## {chapter.title}\n\n{chapter.about}\n\n```text\n{one['said']}\n```\n\n"
-        text += f"`bench/{' '.join(chapter.command)}`, {one['seconds']:.0f} s, noise {middle:.2f} and {high:.2f}\n\n"
+        text += (
+            f"`bench/{' '.join(chapter.command)}` at {one['commit']}, {one['seconds']:.0f} s, "
+            f"noise {middle:.2f} and {high:.2f}\n\n"
+        )
     if missing:
         text += "## Not measured here\n\n" + "".join(f"- {line}\n" for line in missing)
     return text.rstrip() + "\n"

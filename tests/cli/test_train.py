@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ramify.cli.main import main
-from ramify.cli.train import _curve
 
 
 @pytest.mark.skipif(importlib.util.find_spec("trl") is not None, reason="TRL is installed: see tests/trainers")
@@ -14,8 +13,3 @@ def test_without_trl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["train", "--task", "herds", "--out", str(tmp_path / "out")]) == 2
     assert "pip install 'ramify[train]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_the_curve_goes_from_the_least_to_the_greatest() -> None:
-    assert _curve([0.5]) == "▁"
-    assert _curve([0.1, 0.3, 0.2]) == "▁█▅"

@@ -18,19 +18,17 @@ from ramify.cli.compare import interval_text
 from ramify.cli.exit_codes import ExitCode
 from ramify.cli.help_text import OUTPUT, flag_group
 from ramify.cli.options import add_config_flags, add_json_flag, add_track_flag, resolved_preset
-from ramify.cli.plan import advice, pilot_bar
 from ramify.cli.terminal import Terminal, figure_table, visible
+from ramify.cli.train_progress import HELD_OUT, TrainProgress, evaluated
 from ramify.core.errors import ConfigError
-from ramify.train.log import EVALUATED, LOG, TrainingLog
+from ramify.train.log import LOG, TrainingLog
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ramify.cli.track import RunTracker, TrackedRun
+    from ramify.cli.track import TrackedRun
     from ramify.config.run_config import RunConfig
-    from ramify.experiments.pilot import PilotRun
     from ramify.planner.interval import Interval
-    from ramify.planner.plan import Plan
     from ramify.train.compare import Learning
     from ramify.train.loop import Figures, TrainConfig
 
@@ -42,10 +40,6 @@ NUM_PROBLEMS: Final = 1000
 """Of a task that makes them."""
 MAX_STEPS: Final = 1_000_000
 """Updates of an arm, which its tokens end."""
-BARS: Final = "▁▂▃▄▅▆▇█"
-HELD_OUT: Final = "eval_"
-STEP: Final = "train/step"
-"""Under which trackers have the number of updates."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,8 +88,9 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
 
     try:
         with tracked(tracked_kinds(options), partial(_as_tracked, options.out), terminal) as tracker:
-            told = _Told(terminal, tracker, options.out, options.steps)
-            model = train(run, config, told, advise=told.plan, watch=partial(pilot_bar, terminal))
+            title, steps, tokens = run.task.name, config.steps, config.tokens
+            with TrainProgress(terminal, tracker, options.out, title=title, steps=steps, tokens=tokens) as told:
+                model = train(run, config, told, advise=told.plan, watch=told.watch)
     except KeyboardInterrupt:
         terminal.fault(f"interrupted\ncheckpoints are in {options.out}; the same command goes on from the last one")
         return ExitCode.INTERRUPTED
@@ -115,50 +110,6 @@ def _as_tracked(folder: Path) -> "TrackedRun":
     from ramify.train.loop import FIRST_SERVICE
 
     return replace(TrackedRun.of_folder(folder / FIRST_SERVICE), folder=folder, name=folder.name or PROJECT)
-
-
-class _Told:
-    """Prints and tracks every update, evaluation and plan of a training."""
-
-    def __init__(self, terminal: Terminal, tracker: "RunTracker", folder: Path, num_steps: int) -> None:
-        self._terminal = terminal
-        self._tracker = tracker
-        self._log = folder / LOG
-        self._num_steps = num_steps
-
-    def __call__(self, step: int, figures: "Figures") -> None:
-        self._tracker.log(figures, step_key=STEP, step=step)
-        if EVALUATED not in figures:
-            self._terminal.say(self._update(step, figures))
-            return
-        for line in evaluated(TrainingLog(self._log)):
-            self._terminal.say(f"{'':8}{line}")
-
-    def plan(self, step: int, plan: "Plan", flown: "PilotRun") -> None:
-        when = "before the first update" if not step else f"the policy has moved: planned again after {step} updates"
-        self._terminal.say(f"{when}, from {plan.num_problems} problems, {flown.decode:,} tokens")
-        for line in (*flown.caveats, *advice(plan)):
-            self._terminal.say(f"{'':8}{line}")
-
-    def _update(self, step: int, figures: "Figures") -> str:
-        parts = {part: figures.get(f"seconds/{part}", 0.0) for part in ("rollout", "weights")}
-        rest = figures.get("step_time", 0.0) - sum(parts.values())
-        return (
-            f"{step:>4}/{self._num_steps}  reward {figures.get('reward', float('nan')):.3f}, "
-            f"{figures.get('completions/trained_tokens', 0):,.0f} tokens to train, "
-            f"{parts['rollout']:.1f} s of rollouts, {rest:.1f} s of training, {parts['weights']:.1f} s of weights"
-        )
-
-
-def evaluated(log: TrainingLog) -> Iterator[str]:
-    """The first and the last evaluation of each data set, with the curve between them."""
-    last: Mapping[str, float] = log.evaluations[-1] if log.evaluations else {}
-    for name in _names(last):
-        found = [each[HELD_OUT + name] for each in log.evaluations]
-        error = last.get(f"{HELD_OUT}{name}-stderr")
-        margin = "" if error is None else f" ± {error:.3f}"
-        first = "" if len(found) == 1 else f"{found[0]:.3f} -> "
-        yield f"{name}: {first}{found[-1]:.3f}{margin}  {_curve(found)}"
 
 
 def _training(options: argparse.Namespace, run: "RunConfig") -> "TrainConfig":
@@ -309,16 +260,3 @@ def _trl(texts: list[str]) -> dict[str, Any]:
             raise ConfigError(f"--trl {text!r}: NAME=VALUE is needed")
         found[name] = toml_value(value)
     return found
-
-
-def _names(figures: "Figures") -> list[str]:
-    """Names of the data sets of an evaluation."""
-    names = [name.removeprefix(HELD_OUT) for name in figures if name.startswith(HELD_OUT)]
-    return [name for name in names if "-" not in name and "/" not in name and name != "step"]
-
-
-def _curve(values: list[float]) -> str:
-    """A bar for each value, from the least to the greatest."""
-    low, high = min(values), max(values)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((value - low) * scale)] for value in values)
