@@ -32,9 +32,13 @@ from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Driver, Start
 from ramify.strategies.ab_mcts.a import ABMCTS, ABMCTSConfig
 from ramify.strategies.best_first import BestFirst, BestFirstConfig
+from ramify.strategies.lats import LATS, LATSConfig
 from ramify.strategies.mcts.config import TREEQUEST, MCTSConfig
 from ramify.strategies.mcts.priors import Prior
 from ramify.strategies.mcts.search import MCTS
+from ramify.strategies.mctsr.config import MCTSrConfig, Selection
+from ramify.strategies.mctsr.search import MCTSr
+from ramify.strategies.rap import RAP, RAPConfig
 from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
 from ramify.strategies.rstar_mcts import RStarMCTS, RStarMCTSConfig
 
@@ -93,6 +97,24 @@ def ab_mcts(num_nodes: int, in_flight: int) -> Strategy:
     return ABMCTS(ABMCTSConfig(num_answers=num_nodes, max_in_flight=in_flight), np.random.default_rng(0))
 
 
+def mctsr(selection: Selection) -> Callable[[int, int], Strategy]:
+    def build(num_nodes: int, in_flight: int) -> Strategy:
+        config = MCTSrConfig(max_rollouts=num_nodes, in_flight=in_flight, selection=selection)
+        return MCTSr(config, np.random.default_rng(0))
+
+    return build
+
+
+def rap(num_nodes: int, in_flight: int) -> Strategy:
+    """One iteration at a time, whatever is in flight."""
+    return RAP(RAPConfig(iterations=num_nodes, depth_limit=10), np.random.default_rng(0))
+
+
+def lats(num_nodes: int, in_flight: int) -> Strategy:
+    """One iteration at a time, whatever is in flight."""
+    return LATS(LATSConfig(iterations=num_nodes, depth_limit=10), np.random.default_rng(0))
+
+
 def best_first(num_nodes: int, in_flight: int) -> Strategy:
     return BestFirst(BestFirstConfig(num_answers=num_nodes, pops=in_flight), np.random.default_rng(0))
 
@@ -100,9 +122,14 @@ def best_first(num_nodes: int, in_flight: int) -> Strategy:
 ROWS: Mapping[str, Row] = {
     "ab_mcts": Row(ab_mcts, peer="treequest AB-MCTS-A", quotes=True),
     "best_first": Row(best_first, quotes=True),
+    "lats": Row(lats),
     "mcts": Row(mcts),
     "mcts (numbers only)": Row(mcts_numbers_only),
     "mcts (treequest)": Row(treequest, peer="treequest StandardMCTS", quotes=True),
+    "mctsr": Row(mctsr("importance"), quotes=True),
+    "mctsr (greedy)": Row(mctsr("greedy"), quotes=True),
+    "mctsr (pairwise)": Row(mctsr("pairwise"), quotes=True),
+    "rap": Row(rap),
     "rstar_mcts": Row(rstar(RStarMCTSConfig())),
     "rstar_mcts (as published)": Row(rstar(RSTAR_AS_PUBLISHED), peer="rStar MCTS"),
 }

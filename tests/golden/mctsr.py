@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from tests.strategies.world import Journey, ListDraws, text_step
 
 from ramify.core.command import Command, Grow, Judge
@@ -14,6 +15,7 @@ from ramify.runner.driver import Start
 from ramify.strategies.mctsr.answers import AnswerTree
 from ramify.strategies.mctsr.config import AS_PUBLISHED, MATHBLACKBOX, MCTSrConfig
 from ramify.strategies.mctsr.scores import (
+    Scores,
     importance_weights,
     is_distribution,
     pairwise_weights,
@@ -135,20 +137,20 @@ def score(given: Input, mode: str | None) -> dict[str, float]:
 
 
 def selection_distribution(given: Input, mode: str | None) -> dict[str, object]:
-    scores = given["uct"]
+    scores = np.array(given["uct"])
     is_corrected = mode == "corrected"
     importance = importance_weights(scores, CONFIGS[mode or ""].published.importance_weights)
     return {
-        "greedy_index": scores.index(max(scores)),
+        "greedy_index": int(scores.argmax()),
         "importance": shares(importance, is_corrected=is_corrected),
         "pairwise": shares(pairwise_weights(scores), is_corrected=is_corrected),
     }
 
 
-def shares(weights: Sequence[float], *, is_corrected: bool) -> list[float] | None:
+def shares(weights: Scores, *, is_corrected: bool) -> list[float] | None:
     if not is_distribution(weights):
         return [1 / len(weights)] * len(weights) if is_corrected else None
-    return [weight / sum(weights) for weight in weights]
+    return (weights / weights.sum()).tolist()
 
 
 def backpropagate(given: Input, mode: str | None) -> dict[str, object]:

@@ -7,19 +7,24 @@ Cost: a rollout counts its visit on every answer of its path, and updates q upwa
 the best answer looks at only a few: a heap stores for every open answer an upper bound of its score, so only a score
 that may rise above its bound must be updated at once. A visit lowers the bonus of the answers on the path and raises
 the bonus of their siblings. The siblings' bounds hold until their parent has an eighth more visits. Drawing an answer
-scans all of them.
+scans all of them, in arrays.
 """
 
 import math
-from bisect import insort
+from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, nlargest
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from ramify.core.tree import NONE
 from ramify.strategies.mctsr.config import MCTSrConfig
 from ramify.strategies.mctsr.scores import (
+    Scores,
+    drawn,
     halfway,
     importance_weights,
     is_distribution,
@@ -32,7 +37,6 @@ from ramify.strategies.mctsr.scores import (
     uct,
 )
 from ramify.strategies.parts.draws import Draws
-from ramify.strategies.parts.ucb import inverse_cdf
 
 ROOT_CONSTANT: Final = 10_000.0
 """The score of a root in mcts-llm."""
@@ -88,8 +92,11 @@ class AnswerTree:
         self._heap: list[Entry] = []
         self._scored: dict[int, float] = {}
         """MathBlackBox's scores, by number."""
-        self._scores: list[float | None] = []
-        """Current scores of the open answers; used where answers are drawn."""
+        self._scores = np.empty(64)
+        """By number, with room for more: current scores of the open answers, NaN for others; used where answers are
+        drawn."""
+        self._numbers = np.empty(64, np.intp)
+        """Numbers in the order of `_order`, with as much room."""
         self._is_greedy = config.selection == "greedy"
 
     def __len__(self) -> int:
@@ -110,11 +117,10 @@ class AnswerTree:
         self.visits.append(0)
         self._parents.append(parent)
         self._limits.append(math.inf)
-        self._scores.append(None)
         if above is not None and siblings:
             self._limits[parent] = 0
         siblings.append(answer.number)
-        insort(self._order, (depth, way, answer.number))
+        self._insert(answer)
         if value is None:
             self._touch(answer)
         else:
@@ -191,40 +197,41 @@ class AnswerTree:
             others = [(self.score(a), -a.number, a) for number in near if self._is_open(a := self.answers[number])]
             return [(best, self.score(best)), *((a, score) for score, _, a in nlargest(shown - 1, others))]
         numbers, scores = self.candidates()
-        index = scores.index(max(scores)) if self._is_greedy else self._drawn(scores, rng)
+        index = int(scores.argmax()) if self._is_greedy else self._drawn(scores, rng)
         if index is None:
             return []
-        best_first = nlargest(shown, range(len(scores)), key=scores.__getitem__)
-        order = [index, *[i for i in best_first if i != index][: shown - 1]]
-        return [(self.answers[numbers[i]], scores[i]) for i in order]
+        order = [index, *[i for i in _largest(scores, shown) if i != index][: shown - 1]]
+        return [(self.answers[numbers[i]], float(scores[i])) for i in order]
 
-    def candidates(self) -> tuple[list[int], list[float]]:
+    def candidates(self) -> tuple[npt.NDArray[np.intp], Scores]:
         """Numbers and scores of the answers to choose from, breadth first: the open ones, or, if there are none, those
         of `all_expanded`."""
         if not self._is_greedy:
-            known = self._scores
-            numbers = [number for _, _, number in self._order if known[number] is not None]
-            if numbers:
-                return numbers, [score for number in numbers if (score := known[number]) is not None]
+            numbers = self._numbers[: len(self)]
+            scores = self._scores[numbers]
+            is_open = ~np.isnan(scores)
+            if is_open.any():
+                return numbers[is_open], scores[is_open]
         answers = self.open_answers() or self._when_all_are_expanded()
-        return [answer.number for answer in answers], [self.score(answer) for answer in answers]
+        numbers = np.array([answer.number for answer in answers], np.intp)
+        return numbers, np.array([self.score(answer) for answer in answers])
 
     def has_open(self) -> bool:
-        """Whether an answer may be refined now. O(log n); for draws O(n) at worst."""
+        """Whether an answer may be refined now. O(log n); for draws O(n)."""
         if self._is_greedy:
             return self._best() is not None
-        return any(score is not None for score in reversed(self._scores))
+        return not np.isnan(self._scores[: len(self)]).all()
 
-    def _drawn(self, scores: Sequence[float], rng: Draws) -> int | None:
+    def _drawn(self, scores: Scores, rng: Draws) -> int | None:
         """The index of the answer drawn; None = the published rule has no distribution."""
         is_pairwise, published = self.config.selection == "pairwise", self.config.published
         u = float(rng.random())
         if is_pairwise and published.pairwise_single == "ends":
-            return published_pair(scores, u)
+            return published_pair(scores.tolist(), u)
         if not is_pairwise and published.importance_weights == "kept":
-            return published_choice(scores, u)
+            return published_choice(scores.tolist(), u)
         weights = pairwise_weights(scores) if is_pairwise else importance_weights(scores, published.importance_weights)
-        return inverse_cdf(weights if is_distribution(weights) else [1.0] * len(weights), u)
+        return drawn(weights if is_distribution(weights) else np.ones(len(weights)), u)
 
     def _when_all_are_expanded(self) -> list[MCTSrAnswer]:
         return (
@@ -251,6 +258,18 @@ class AnswerTree:
         return None if best is None else self.answers[best[3]]
 
     # -- keeping in order -------------------------------------------------------------------------------------------
+
+    def _insert(self, answer: MCTSrAnswer) -> None:
+        """Put the newest answer in its place of the order."""
+        num = len(self._order)
+        if num == len(self._numbers):
+            self._numbers, self._scores = np.resize(self._numbers, 2 * num), np.resize(self._scores, 2 * num)
+        place = (answer.depth, answer.way, answer.number)
+        index = bisect(self._order, place)
+        self._order.insert(index, place)
+        self._numbers[index + 1 : num + 1] = self._numbers[index:num]
+        self._numbers[index] = answer.number
+        self._scores[answer.number] = math.nan
 
     def _above(self, answer: MCTSrAnswer) -> MCTSrAnswer | None:
         return self.answers[answer.parent] if answer.parent != NONE else None
@@ -341,7 +360,7 @@ class AnswerTree:
         change."""
         is_open = self._is_open(answer)
         if not self._is_greedy:
-            self._scores[answer.number] = self.score(answer) if is_open else None
+            self._scores[answer.number] = self.score(answer) if is_open else math.nan
         if not self._is_greedy or not is_open:
             return
         bound = self._bound(answer)
@@ -375,3 +394,10 @@ class AnswerTree:
         for i, score in scores.items():
             self._scored[judged[i].number] = score
             self._touch(judged[i])
+
+
+def _largest(scores: Scores, number: int) -> list[int]:
+    """Indices of the `number` highest scores, the highest first; of equal ones the first."""
+    least = np.partition(scores, -number)[-number] if number < len(scores) else -math.inf
+    near = np.flatnonzero(scores >= least)
+    return near[np.argsort(-scores[near], kind="stable")][:number].tolist()

@@ -10,9 +10,13 @@ run_with_earlystopping.py.
 import math
 from bisect import bisect
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Literal, assert_never
 
+import numpy as np
+import numpy.typing as npt
+
+Scores = npt.NDArray[np.float64]
 Penalty = Literal["excess", "clip95", "fifty"]
 """What happens to a judgement beyond the limit. `excess`: a constant is subtracted, so 96 ends below 95 (mcts-llm).
 `clip95`: it is cut to the limit. `fifty`: at or above the limit it becomes 50 (MathBlackBox)."""
@@ -53,9 +57,9 @@ def uct(q: float, visits: int, parent_visits: int, *, exploration: float, eps: f
     return q + exploration * math.sqrt(log / (visits + eps))
 
 
-def importance_weights(scores: Sequence[float], negative: Negative) -> list[float]:
-    """The weight of each answer is its score."""
-    return list(scores) if negative == "kept" else [max(0.0, score) for score in scores]
+def importance_weights(scores: Scores, negative: Negative) -> Scores:
+    """(N,) the weight of each answer is its score."""
+    return scores if negative == "kept" else np.maximum(scores, 0.0)
 
 
 def published_choice(weights: Sequence[float], u: float) -> int | None:
@@ -72,20 +76,26 @@ def published_pair(scores: Sequence[float], u: float) -> int | None:
     return None if index is None else max(divmod(index, len(scores)), key=scores.__getitem__)
 
 
-def pairwise_weights(scores: Sequence[float]) -> list[float]:
-    """The weight of each answer is the sum of its leads over all lower ones. This draws the better answer of an ordered
-    pair, in proportion to the pair's difference. O(n log n): the sum is updated from rank to rank, not over all
+def pairwise_weights(scores: Scores) -> Scores:
+    """(N,) the weight of each answer is the sum of its leads over all lower ones. This draws the better answer of an
+    ordered pair, in proportion to the pair's difference. O(n log n): the sum is updated from rank to rank, not over all
     pairs."""
-    weights = [0.0] * len(scores)
-    ranked = sorted(range(len(scores)), key=scores.__getitem__)
-    for rank, (below, index) in enumerate(pairwise(ranked), start=1):
-        weights[index] = weights[below] + rank * (scores[index] - scores[below])
+    ranked = np.argsort(scores, kind="stable")
+    weights = np.zeros(len(scores))
+    leads = scores[ranked[1:]] - scores[ranked[:-1]]
+    weights[ranked[1:]] = np.cumsum(np.arange(1, len(scores)) * leads)
     return weights
 
 
-def is_distribution(weights: Sequence[float]) -> bool:
+def is_distribution(weights: Scores) -> bool:
     """Whether an index can be drawn in proportion to `weights`."""
-    return min(weights, default=0.0) >= 0 and sum(weights) > 0
+    return bool(weights.size and weights.min() >= 0 and weights.sum() > 0)
+
+
+def drawn(weights: Scores, u: float) -> int:
+    """As `inverse_cdf`, in arrays."""
+    sums: Scores = np.cumsum(weights)
+    return min(int(sums.searchsorted(u * sums[-1], side="right")), len(weights) - 1)
 
 
 def rescored(
