@@ -95,7 +95,7 @@ def is_distribution(weights: Scores) -> bool:
 def drawn(weights: Scores, u: float) -> int:
     """As `inverse_cdf`, in arrays."""
     sums: Scores = np.cumsum(weights)
-    return min(int(sums.searchsorted(u * sums[-1], side="right")), len(weights) - 1)
+    return min(int(np.count_nonzero(sums <= u * sums[-1])), len(weights) - 1)
 
 
 def rescored(
