@@ -91,6 +91,14 @@ def test_without_evaluations_the_curve_is_of_batches(tmp_path: Path) -> None:
     assert sum(line.count("·") for line in lines[:-1]) == 3
 
 
+def test_figures_that_are_no_numbers_or_missing_are_left_out(tmp_path: Path) -> None:
+    screen = Screen(tmp_path, is_terminal=True)
+    with screen.progress:
+        screen.tell({**evaluation(0, 0.25), "eval_other": 0.5}, update(1, float("nan")), update(2, 0.3))
+        shown = screen.tell({"step": 3, "tokens": 1, "eval_step": 3.0, "eval_other": 0.75})
+    assert "other: 0.500 -> 0.750  ▁█" in shown
+
+
 def test_a_terminal_shows_the_curve_and_what_is_left(tmp_path: Path) -> None:
     screen = Screen(tmp_path, is_terminal=True)
     with screen.progress:

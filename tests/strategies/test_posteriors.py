@@ -153,10 +153,11 @@ def test_the_largest_of_many_draws_is_that_of_draws_made_one_by_one(
 @pytest.mark.parametrize("prior", [GaussianPrior(), BetaPrior(2.0, 2.0)])
 def test_many_equal_posteriors_are_each_the_largest_equally_often(prior: GaussianPrior | BetaPrior) -> None:
     posteriors, rng = Posteriors(), np.random.default_rng(0)
-    for _ in range(2 * FEW):
+    assert FEW < 64
+    for _ in range(64):
         posteriors.append(prior.posterior())
     found = [posteriors.largest(rng, cap=1) for _ in range(20_000)]
-    counts = np.bincount([largest[0] for largest in found if largest], minlength=2 * FEW)
+    counts = np.bincount([largest[0] for largest in found if largest], minlength=64)
     assert counts.sum() == 20_000
     assert ((counts - 312.5) ** 2 / 312.5).sum() < 110  # chi-square of 63 degrees: 1 in 10,000 is above 111
 

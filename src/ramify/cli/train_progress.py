@@ -3,10 +3,11 @@
 The curve shows the mean reward of every batch, and every held-out evaluation with its standard error.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -166,17 +167,21 @@ class TrainProgress:
 
 def training_curve(log: TrainingLog, *, width: int, last: int) -> Iterator[str]:
     """The curve of a log from update 0 to `last`; nothing before the first figure."""
-    name = next(iter(_names(log.evaluations[-1])), None) if log.evaluations else None
-    points = [
-        Mark(line["step"], line[HELD_OUT + name], line.get(f"{HELD_OUT}{name}-stderr", 0.0))
-        for line in log.evaluations
-        if name is not None and HELD_OUT + name in line
-    ]
-    batches = [Mark(line["step"], line["reward"]) for line in _updates(log) if "reward" in line]
+    name = next(iter(_names(log.evaluations[-1])), "") if log.evaluations else ""
+    error = f"{HELD_OUT}{name}-stderr"
+    points = [replace(mark, error=line.get(error, 0.0)) for line, mark in _marks(log.evaluations, HELD_OUT + name)]
+    batches = [mark for _, mark in _marks(_updates(log), "reward")]
     if points or batches:
         yield from curve(points, batches, last=last, width=width)
         said = [f"{POINT} {name}, {ERROR} its standard error"] if points else []
         yield f"{'':8}{', '.join([*said, f'{BATCH} reward of a batch'])}"
+
+
+def _marks(lines: Sequence[Mapping[str, Any]], key: str) -> Iterator[tuple[Mapping[str, Any], Mark]]:
+    """Those lines that have a finite figure, with its mark."""
+    for line in lines:
+        if math.isfinite(line.get(key, math.nan)):
+            yield line, Mark(line["step"], line[key])
 
 
 def curve(
@@ -227,7 +232,7 @@ def evaluated(log: TrainingLog) -> Iterator[str]:
     """The first and the last evaluation of each data set, with a bar for each evaluation."""
     last: Mapping[str, float] = log.evaluations[-1] if log.evaluations else {}
     for name in _names(last):
-        found = [each[HELD_OUT + name] for each in log.evaluations]
+        found = [each[HELD_OUT + name] for each in log.evaluations if HELD_OUT + name in each]
         error = last.get(f"{HELD_OUT}{name}-stderr")
         margin = "" if error is None else f" ± {error:.3f}"
         first = "" if len(found) == 1 else f"{found[0]:.3f} -> "

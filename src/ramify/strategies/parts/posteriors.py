@@ -24,7 +24,7 @@ from ramify.strategies.parts.draws import Draws
 Floats = NDArray[np.float64]
 SMALLEST: Final = 2.0**-1022
 """Lower bound of a gamma draw, because a draw with a small shape may be 0."""
-FEW: Final = 32
+FEW: Final = 16
 """So many posteriors are drawn from one after another as fast as all at once."""
 
 
