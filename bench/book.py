@@ -61,7 +61,8 @@ CHAPTERS: Final = (
         "strategies",
         "Cost of a search",
         "Microseconds of a search's own calls a node, at 1,000 and 4,000 nodes, beside TreeQuest and a port of "
-        "rStar's loop doing the same work. `ratio` is the peer's time over ours: more is better.",
+        "rStar's loop doing the same work. Whole loops, with driver and tree, stand beside its_hub with an instant "
+        "model. `ratio` is the peer's time over ours: more is better.",
         ("search_speed.py", "--peer", ".venv-peers/bin/python"),
     ),
     Chapter(

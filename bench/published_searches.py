@@ -1,17 +1,22 @@
 """Published search loops, timed alone: what `search_speed.py` is measured against. Prints JSON.
 
-Standard library, so that it runs in any interpreter; `treequest` is timed where it can be imported. Each grows trees of
-1,000 and of 10,000 nodes from numbers made beforehand, with no model, tools or text.
+Standard library, so that it runs in any interpreter; `treequest` and `its_hub` are timed where they can be imported.
+Each grows trees of 1,000 and of 10,000 nodes from numbers made beforehand, with no model and no tools.
 
 `rStar MCTS` is the selection and backup of microsoft/rStar (branch rStar-math) agents/mcts.py and nodes/mcts_node.py as
-written, a rollout at a time, with its nodes as plain classes, which is faster than the published pydantic ones.
+written, a rollout at a time, with its nodes as plain classes, which is faster than the published pydantic ones. The
+searches of its_hub are timed whole, with a model that says the same step at once and a judge that draws numbers: they
+hold texts, and write those of a path anew for each request.
 """
 
+import asyncio
 import json
 import math
 import random
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
 
 from smoke import few
 
@@ -21,6 +26,8 @@ RUNS = few(3, 1, book=1)
 ANSWER_DEPTH = 12
 WIDTH = 8
 MAX_DEPTH = 16
+LEVEL = few(64, 4)
+"""Steps of a level of beam search and of particle filtering."""
 
 
 class Node:
@@ -125,6 +132,36 @@ def standard_mcts(num_nodes: int, in_flight: int) -> int:
     return len(state.tree)
 
 
+def by_levels(name: str, num_nodes: int) -> int:
+    """An algorithm of its_hub that grows `LEVEL` steps at a time."""
+    from its_hub.api import AbstractLanguageModel, AbstractProcessRewardModel  # pyright: ignore
+    from its_hub.core.algorithms import beam_search, particle_gibbs  # pyright: ignore
+    from its_hub.core.lms.step_generation import StepGeneration  # pyright: ignore
+
+    rng, num_steps = random.Random(1), 0
+
+    class Model(AbstractLanguageModel):
+        async def agenerate(self, messages: Any, stop: str | None = None, **_: Any) -> Any:
+            nonlocal num_steps
+            num_steps += len(messages)
+            return [{"role": "assistant", "content": "a step"} for _ in messages]
+
+    class Judge(AbstractProcessRewardModel):
+        def score(self, prompt_or_messages: Any, steps: Any) -> Any:
+            return [rng.random() for _ in steps]
+
+        async def ascore(self, prompt_or_messages: Any, steps: Any) -> Any:
+            return self.score(prompt_or_messages, steps)
+
+    steps = StepGeneration(num_nodes // LEVEL - 1, "\n")
+    if name == "beam":
+        search = beam_search.BeamSearch(steps, Judge(), math.isqrt(LEVEL))
+    else:
+        search = particle_gibbs.ParticleFiltering(steps, Judge())
+    asyncio.run(search.ainfer(Model(), "a question", LEVEL))
+    return num_steps
+
+
 def microseconds(grow: Callable[[], int], runs: int) -> float:
     best = math.inf
     for _ in range(runs):
@@ -139,16 +176,17 @@ def main() -> None:
 
     logging.disable(logging.CRITICAL)
     found = {"rStar MCTS": {f"{n}/1": microseconds(lambda n=n: rstar(n), RUNS) for n in SIZES}}
-    try:
-        import treequest  # noqa: F401 # pyright: ignore
-    except ImportError:
-        pass
-    else:
+    if find_spec("treequest"):
         found["treequest StandardMCTS"] = {
             f"{n}/{k}": microseconds(lambda n=n, k=k: standard_mcts(n, k), RUNS if n < 5_000 else 1)
             for n in SIZES
             for k in IN_FLIGHT
         }
+    if find_spec("its_hub"):
+        for name in ("beam", "particle filtering"):
+            found[f"its_hub {name}"] = {
+                f"{n}/{LEVEL}": microseconds(lambda n=n, name=name: by_levels(name, n), 1) for n in SIZES
+            }
     print(json.dumps(found))
 
 

@@ -1,16 +1,18 @@
 """Cost of a search by itself: microseconds of ask + tell a node of the tree, at 1,000 and 10,000 nodes.
 
 One tree grown by the driver from steps made beforehand, judged by a number that follows from the node; only the calls
-of the strategy are timed. With 16 in flight the one asked for last comes back first. Target: at most 10
-microseconds, flat in the number of nodes. `--strategy` picks rows, `--peer PYTHON` runs the peers in an interpreter in
-which `treequest` is installed.
+of the strategy are timed, but for rows of a whole loop. With 16 in flight the one asked for last comes back first.
+Target: at most 20 microseconds, flat in the number of nodes. `--strategy` picks rows, `--peer PYTHON` runs the peers in
+an interpreter in which `treequest` and `its_hub` are installed.
 
 Peers are timed doing the same work from the same numbers: `treequest` in its fastest mode (ask, tell, state kept in
-place; its `step` copies the tree), and ports of published loops (`bench/published_searches.py`).
+place; its `step` copies the tree), `its_hub` (whole loops), and ports of published loops
+(`bench/published_searches.py`).
 """
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -31,6 +33,7 @@ from ramify.core.strategy import Phase, Strategy
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Driver, Start
 from ramify.strategies.ab_mcts.a import ABMCTS, ABMCTSConfig
+from ramify.strategies.beam import Beam, BeamConfig
 from ramify.strategies.best_first import BestFirst, BestFirstConfig
 from ramify.strategies.lats import LATS, LATSConfig
 from ramify.strategies.mcts.config import TREEQUEST, MCTSConfig
@@ -38,6 +41,7 @@ from ramify.strategies.mcts.priors import Prior
 from ramify.strategies.mcts.search import MCTS
 from ramify.strategies.mctsr.config import MCTSrConfig, Selection
 from ramify.strategies.mctsr.search import MCTSr
+from ramify.strategies.particle_filter import ParticleFilter, ParticleFilterConfig
 from ramify.strategies.rap import RAP, RAPConfig
 from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
 from ramify.strategies.rstar_mcts import RStarMCTS, RStarMCTSConfig
@@ -45,6 +49,8 @@ from ramify.strategies.rstar_mcts import RStarMCTS, RStarMCTSConfig
 RUNS = few(3, 1)
 SIZES = few((1_000, 10_000), (20, 40), book=(1_000, 4_000))
 IN_FLIGHT = (1, 16)
+LEVEL = few(64, 4)
+"""Steps of a level of beam search and of particle filtering, which are all in flight."""
 IDS = np.arange(65, 65 + 16, dtype=np.int32)
 LOGPROBS = np.full(16, -0.5, np.float32)
 NUMBERS = np.random.default_rng(1).random(1 << 16).tolist()
@@ -68,6 +74,8 @@ class Row:
     peer: str = ""
     quotes: bool = False
     """Whether its actions begin fresh contexts, so that answers are grown from."""
+    is_whole: bool = False
+    """Whether driver and tree are timed with the strategy, as the peer is; then no path ends before the last level."""
 
 
 def mcts(num_nodes: int, in_flight: int) -> Strategy:
@@ -115,12 +123,24 @@ def lats(num_nodes: int, in_flight: int) -> Strategy:
     return LATS(LATSConfig(iterations=num_nodes, depth_limit=10), np.random.default_rng(0))
 
 
+def beam(num_nodes: int, in_flight: int) -> Strategy:
+    width = math.isqrt(LEVEL)
+    config = BeamConfig(width=width, samples=LEVEL // width, max_depth=num_nodes // LEVEL, last_level="step")
+    return Beam(config, np.random.default_rng(0))
+
+
+def particle_filter(num_nodes: int, in_flight: int) -> Strategy:
+    config = ParticleFilterConfig(n=LEVEL, max_depth=num_nodes // LEVEL)
+    return ParticleFilter(config, np.random.default_rng(0))
+
+
 def best_first(num_nodes: int, in_flight: int) -> Strategy:
     return BestFirst(BestFirstConfig(num_answers=num_nodes, pops=in_flight), np.random.default_rng(0))
 
 
 ROWS: Mapping[str, Row] = {
     "ab_mcts": Row(ab_mcts, peer="treequest AB-MCTS-A", quotes=True),
+    "beam (whole loop)": Row(beam, peer="its_hub beam", is_whole=True),
     "best_first": Row(best_first, quotes=True),
     "lats": Row(lats),
     "mcts": Row(mcts),
@@ -129,6 +149,7 @@ ROWS: Mapping[str, Row] = {
     "mctsr": Row(mctsr("importance"), quotes=True),
     "mctsr (greedy)": Row(mctsr("greedy"), quotes=True),
     "mctsr (pairwise)": Row(mctsr("pairwise"), quotes=True),
+    "particle_filter (whole loop)": Row(particle_filter, peer="its_hub particle filtering", is_whole=True),
     "rap": Row(rap),
     "rstar_mcts": Row(rstar(RStarMCTSConfig())),
     "rstar_mcts (as published)": Row(rstar(RSTAR_AS_PUBLISHED), peer="rStar MCTS"),
@@ -189,7 +210,7 @@ def carry_out(driver: Driver, start: Start, *, ends: bool) -> None:
 
 
 def microseconds(row: Row, num_nodes: int, in_flight: int) -> tuple[float, int]:
-    """Of the strategy's calls, a node of the tree: the best of some runs; and the number of nodes."""
+    """Of the strategy's calls or of the whole loop, a node of the tree: the best of some runs; and how many nodes."""
     best, count = float("inf"), 0
     for _ in range(RUNS):
         timed = Timed(row.build(num_nodes, in_flight), num_nodes)
@@ -197,13 +218,15 @@ def microseconds(row: Row, num_nodes: int, in_flight: int) -> tuple[float, int]:
         quoting = frozenset({"policy", "critique", "refine", "rewrite"}) if row.quotes else frozenset[str]()
         driver = Driver(tree, timed, delivery="eager", rules=GrowthRules(quoting=quoting))
         waiting: list[Start] = []
+        began = time.perf_counter()
         while not driver.is_finished:
             waiting += driver.pump().starts
             if waiting:
-                carry_out(driver, waiting.pop(), ends=not row.quotes)
+                carry_out(driver, waiting.pop(), ends=not (row.quotes or row.is_whole))
             elif len(tree) > num_nodes:
                 break
-        best, count = min(best, timed.seconds / len(tree) * 1e6), len(tree)
+        seconds = time.perf_counter() - began if row.is_whole else timed.seconds
+        best, count = min(best, seconds / len(tree) * 1e6), len(tree)
     return best, count
 
 
@@ -222,7 +245,7 @@ def main() -> None:
     published = peers(arguments.peer)
     print(f"{'strategy':28} {'nodes':>7} {'in flight':>9} {'us/node':>9} {'peer us':>9} {'ratio':>7}")
     for name in arguments.strategy or ROWS:
-        for in_flight in IN_FLIGHT:
+        for in_flight in (LEVEL,) if ROWS[name].is_whole else IN_FLIGHT:
             for num_nodes in SIZES:
                 us, count = microseconds(ROWS[name], num_nodes, in_flight)
                 peer = published.get(ROWS[name].peer, {}).get(f"{num_nodes}/{in_flight}")
