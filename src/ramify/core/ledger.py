@@ -84,22 +84,28 @@ SPEND_FIELDS = tuple(f.name for f in fields(Spend))
 
 @dataclass(slots=True)
 class Ledger:
-    """Spent and reserved amounts under limits. Only reserve, settle and bill mutate it."""
+    """Spent and reserved amounts under limits, which do not change. Only reserve, settle and bill mutate it."""
 
     limits: Limits = field(default_factory=Limits)
     spent: Spend = field(default_factory=Spend)
     reserved: Spend = field(default_factory=Spend)
     spent_by_role: dict[str, Spend] = field(default_factory=dict[str, Spend])
+    _counted: Mapping[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._counted = self.limits.counted()
 
     def room(self) -> dict[str, int]:
         """What is left of every counted limit, minus reservations."""
         return {
             name: limit - getattr(self.spent, name) - getattr(self.reserved, name)
-            for name, limit in self.limits.counted().items()
+            for name, limit in self._counted.items()
         }
 
     def missing(self, need: Spend) -> dict[str, int]:
         """The limits that `need` does not fit into, with the room each has."""
+        if not self._counted:
+            return {}
         return {name: room for name, room in self.room().items() if room < getattr(need, name)}
 
     def reserve(self, need: Spend) -> None:

@@ -278,7 +278,8 @@ class Driver:
         flight = self.growth.flights[command_id]
         used: dict[str, Spend] = {}
         for step in (each for whole in flight.steps for each in whole.with_asides):
-            used.setdefault(step.role, Spend()).add(spend_of(step))
+            spend = spend_of(step)
+            used[step.role] = used[step.role].add(spend) if step.role in used else spend
         if isinstance(flight.command, Judge) and not isinstance(ending, Failure):
             for node in flight.command.nodes:
                 used.setdefault(self.tree.role(node), Spend()).judge_calls += 1
