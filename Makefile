@@ -4,7 +4,7 @@
 # `make test-ray`, .venv-games, .venv-verifiers and .venv-inspect for `make test-environments`, .venv-tau2 (Python 3.12)
 # for `make test-tau2`, .venv-gateway (other people's clients) for `make test-gateway`, .venv-trainers (TRL, verl,
 # OpenRLHF) for `make test-trainers`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines`
-# starts, .venv-peers (TreeQuest, its_hub) for `make bench`.
+# starts, .venv-peers (TreeQuest, its_hub, py-spy) for `make bench`.
 .PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-gateway test-hf test-hostile test-originals test-podman test-ray test-remote test-tau2 test-trainers test-web train-demo tau2-source bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup clean
 
 PYTHON ?= python3
@@ -261,7 +261,7 @@ $(TRAIN_READY): pyproject.toml constraints.txt constraints-trainers.txt
 $(PEERS_READY): pyproject.toml
 	@echo "setting up .venv-peers ..." >&2
 	@$(PYTHON) -m venv .venv-peers
-	@.venv-peers/bin/$(PIP) install treequest==0.3.3 its-hub==1.2.0 jinja2
+	@.venv-peers/bin/$(PIP) install treequest==0.3.3 its-hub==1.2.0 py-spy==0.4.3 jinja2
 	@touch $@
 
 $(RAY_READY): pyproject.toml constraints.txt

@@ -296,6 +296,16 @@ is a quiet machine.
 """
 
 
+FLAME: Final = """\
+## Where the time of a turn goes
+
+![The calls of a run, the wider the more time they take](flame-turn.svg)
+
+The wider a call, the more time in it; what it calls stands below it. `bench/flame.py` draws it.
+
+"""
+
+
 def page(chapters: Sequence[Chapter], kept: Mapping[str, Mapping[str, Any]]) -> str:
     """The whole book."""
     done = [kept[chapter.slug] for chapter in chapters if chapter.slug in kept]
@@ -318,6 +328,7 @@ def page(chapters: Sequence[Chapter], kept: Mapping[str, Mapping[str, Any]]) -> 
             f"`bench/{' '.join(chapter.command)}` at {one['commit']}, {one['seconds']:.0f} s, "
             f"noise {middle:.2f} and {high:.2f}\n\n"
         )
+    text += FLAME
     if missing:
         text += "## Not measured here\n\n" + "".join(f"- {line}\n" for line in missing)
     return text.rstrip() + "\n"
