@@ -28,6 +28,8 @@ run_virtual(grown(engine(1.0), trees={trees}))
 """
 TITLE: Final = re.compile(r'(<text id="title"[^>]*>)[^<]*')
 """py-spy writes its command line there, with the paths of this machine."""
+SCRIPT: Final = re.compile(r"<script.*?</script>| onload=\"[^\"]*\"", re.DOTALL)
+"""A picture in a page runs none."""
 
 
 def recorded(spy: str, out: Path) -> str:
@@ -61,7 +63,7 @@ def main() -> None:
     if fault := recorded(options.spy, options.out):
         print(f"skipped: py-spy may not watch processes here: {fault.strip().splitlines()[-1]}")
         return
-    drawn = options.out.read_text("utf-8")
+    drawn = SCRIPT.sub("", options.out.read_text("utf-8"))
     options.out.write_text(TITLE.sub(r"\1A run with 512 trees in flight", drawn, count=1), "utf-8")
     print(f"{options.out.name}: {len(drawn) / 1e3:.0f} kB")
 
