@@ -189,8 +189,8 @@ CHAPTERS: Final = (
         "training",
         "Learning at equal tokens",
         "Held-out reward of one policy trained on chains and on trees, at equal decode tokens. The book has room for "
-        "two seeds and little training; `docs/guides/train.md` has more.",
-        ("learning.py", "--tokens", "6000", "--seeds", "2", "--rates", "1e-3", "--presets", "chains,tree_grpo"),
+        "one seed and little training; `docs/guides/train.md` has more.",
+        ("learning.py", "--tokens", "3000", "--seeds", "1", "--rates", "3e-4", "--presets", "chains,tree_grpo"),
         ".venv-trainers",
     ),
 )
