@@ -19,7 +19,6 @@ from ramify.cli.exit_codes import ExitCode
 from ramify.cli.help_text import OUTPUT, flag_group
 from ramify.cli.options import add_config_flags, add_json_flag, add_track_flag, resolved_preset
 from ramify.cli.terminal import Terminal, figure_table, visible
-from ramify.cli.train_progress import HELD_OUT, TrainProgress, evaluated
 from ramify.core.errors import ConfigError
 from ramify.train.log import LOG, TrainingLog
 
@@ -84,6 +83,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     run = _run(options, options.preset)
     config = _training(options, run)
     from ramify.cli.track import tracked, tracked_kinds
+    from ramify.cli.train_progress import TrainProgress, evaluated
     from ramify.train.loop import train
 
     try:
@@ -147,6 +147,7 @@ def _compared(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     config = replace(_training(options, next(iter(arms.values()))), steps=MAX_STEPS)
     # The plot is imported first, so that a missing library fails before hours of work.
     draw = None if options.plot is None else import_module("ramify.cli.plot").draw_learning
+    from ramify.cli.train_progress import HELD_OUT
     from ramify.train.compare import compare
 
     def tell(arm: str, step: int, figures: "Figures") -> None:
