@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 SMALLEST: Final = 2.0**-1022
 """Lower bound of a gamma draw, because a draw with a small shape may be 0."""
 FEW: Final = 16
-"""So many posteriors are drawn from one after another as fast as all at once: measured, 12 Gaussians or 18 to 20 Betas."""
+"""So many posteriors are drawn from one after another as fast as all at once (measured: 14 Gaussians, 20 Betas)."""
 
 
 class Variates(Draws, Protocol):
