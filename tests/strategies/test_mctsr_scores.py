@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ramify.strategies.mctsr.scores import (
     Penalty,
-    drawn,
     importance_weights,
     is_distribution,
     pairwise_weights,
@@ -19,7 +18,6 @@ from ramify.strategies.mctsr.scores import (
     rescored,
     uct,
 )
-from ramify.strategies.parts.ucb import inverse_cdf
 
 SCORES = st.lists(st.integers(-40, 40).map(lambda n: n / 4), min_size=1, max_size=9)
 
@@ -43,11 +41,6 @@ def test_equal_scores_leave_no_pair_to_draw(score: float, number: int) -> None:
 def test_clipped_weights_are_a_distribution_where_any_score_is_above_0(scores: list[float]) -> None:
     assert is_distribution(importance_weights(np.array(scores), "clipped")) == (max(scores) > 0)
     assert is_distribution(importance_weights(np.array(scores), "kept")) == (min(scores) >= 0 and sum(scores) > 0)
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.floats(0, 1, exclude_max=True))
-def test_drawing_in_arrays_is_drawing_one_by_one(weights: list[float], u: float) -> None:
-    assert drawn(np.array(weights), u) == inverse_cdf(weights, u)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Bounds by which searches choose, and the split of them into what siblings share and what a child brings."""
 
 import math
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 
 from ramify.strategies.mcts.config import Widening
 from ramify.strategies.mcts.node import Counting, MCTSNode, soft_maximum
-from ramify.strategies.parts.ucb import growing_exploration, max_children, puct, uct, with_virtual_loss, wu_uct
+from ramify.strategies.parts.ucb import (
+    growing_exploration,
+    inverse_cdf,
+    max_children,
+    puct,
+    uct,
+    with_virtual_loss,
+    wu_uct,
+)
 
 VISITS = st.integers(0, 50)
 
@@ -117,3 +126,10 @@ def test_the_soft_maximum_lies_between_the_mean_and_the_largest(values: list[flo
         q = soft_maximum(q, number, value, softness=0.5)
     assert sum(values) / len(values) - 1e-9 <= q <= max(values) + 1e-9
     assert q == pytest.approx(0.5 * math.log(sum(math.exp(v / 0.5) for v in values) / len(values)))
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.floats(0, 1, exclude_max=True))
+def test_a_draw_is_the_first_weight_whose_sum_exceeds_its_share(weights: list[float], u: float) -> None:
+    sums = list(accumulate(weights))
+    exceeds = [index for index, total in enumerate(sums) if total > u * sums[-1]]
+    assert inverse_cdf(weights, u) == (exceeds[0] if exceeds else len(weights) - 1)

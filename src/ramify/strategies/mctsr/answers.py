@@ -24,7 +24,6 @@ from ramify.core.tree import NONE
 from ramify.strategies.mctsr.config import MCTSrConfig
 from ramify.strategies.mctsr.scores import (
     Scores,
-    drawn,
     halfway,
     importance_weights,
     is_distribution,
@@ -37,6 +36,7 @@ from ramify.strategies.mctsr.scores import (
     uct,
 )
 from ramify.strategies.parts.draws import Draws
+from ramify.strategies.parts.ucb import inverse_cdf
 
 ROOT_CONSTANT: Final = 10_000.0
 """The score of a root in mcts-llm."""
@@ -231,7 +231,7 @@ class AnswerTree:
         if not is_pairwise and published.importance_weights == "kept":
             return published_choice(scores.tolist(), u)
         weights = pairwise_weights(scores) if is_pairwise else importance_weights(scores, published.importance_weights)
-        return drawn(weights if is_distribution(weights) else np.ones(len(weights)), u)
+        return inverse_cdf(weights if is_distribution(weights) else np.ones(len(weights)), u)
 
     def _when_all_are_expanded(self) -> list[MCTSrAnswer]:
         return (

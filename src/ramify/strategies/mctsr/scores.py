@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 Scores = npt.NDArray[np.float64]
+"""(N,) of the answers to choose from."""
 Penalty = Literal["excess", "clip95", "fifty"]
 """What happens to a judgement beyond the limit. `excess`: a constant is subtracted, so 96 ends below 95 (mcts-llm).
 `clip95`: it is cut to the limit. `fifty`: at or above the limit it becomes 50 (MathBlackBox)."""
@@ -90,12 +91,6 @@ def pairwise_weights(scores: Scores) -> Scores:
 def is_distribution(weights: Scores) -> bool:
     """Whether an index can be drawn in proportion to `weights`."""
     return bool(weights.size and weights.min() >= 0 and weights.sum() > 0)
-
-
-def drawn(weights: Scores, u: float) -> int:
-    """As `inverse_cdf`, in arrays."""
-    sums: Scores = np.cumsum(weights)
-    return min(int(np.count_nonzero(sums <= u * sums[-1])), len(weights) - 1)
 
 
 def rescored(

@@ -11,6 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 C_BASE: Final = 19_652
 """MuZero's value (arXiv 1911.08265, appendix B)."""
 
@@ -59,13 +62,8 @@ def max_children(visits: int, *, scale: float, exponent: float) -> int:
     return max(1, math.ceil(scale * visits**exponent))
 
 
-def inverse_cdf(weights: Sequence[float], u: float) -> int:
+def inverse_cdf(weights: Sequence[float] | npt.NDArray[np.float64], u: float) -> int:
     """The first index whose cumulative weight exceeds `u` (0 <= u < 1) times the total weight. Weights must be at least
     0."""
-    threshold = u * sum(weights)
-    total = 0.0
-    for index, weight in enumerate(weights):
-        total += weight
-        if total > threshold:
-            return index
-    return len(weights) - 1
+    sums = np.cumsum(np.asarray(weights, np.float64))
+    return min(int(np.count_nonzero(sums <= u * sums[-1])), len(weights) - 1)
