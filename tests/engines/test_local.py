@@ -133,7 +133,7 @@ def test_long_chunks_of_many_sizes_are_computed_like_short_ones(folders: dict[st
 
 
 async def test_the_builtin_model_says_the_same_on_both_engines():
-    local, builtin = Local(FOLDER), Builtin()
+    local, builtin = Local(FOLDER, dtype="float32"), Builtin()
     assert (local.codec.sha256, local.codec.eos_id) == (builtin.codec.sha256, builtin.codec.eos_id)
     for target in range(20, 28):
         text = f"<|user|>make {target} from 13 7 1 5<|end|><|assistant|>"
@@ -149,7 +149,14 @@ async def test_the_builtin_model_says_the_same_on_both_engines():
 
 @pytest.mark.covers("S0.3", "S0.8", engine="local")
 def test_trees_are_grown_as_on_any_engine():
-    done = ramify.rollout_sync(preset="arpo", engine__name="local", engine__model=str(FOLDER), prompts=3, seed=2)
+    done = ramify.rollout_sync(
+        preset="arpo",
+        engine__name="local",
+        engine__model=str(FOLDER),
+        engine__options={"dtype": "float32"},
+        prompts=3,
+        seed=2,
+    )
     assert done.report.leaves >= 3 and len(done.trees) == 3
     network = network_of(FOLDER)
     for branch in (tree.branch(leaf) for tree in done.trees for leaf in tree.leaves()):

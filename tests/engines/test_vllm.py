@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from tests.engines.token_servers import CODEC, REQUEST, FakeVllm, failure, ids_of, on_its_way, served, until
 
 from ramify import plugins
@@ -80,6 +81,26 @@ async def test_the_route_that_speaks_ids_alone_is_taken_where_it_is() -> None:
         assert (law["detokenize"], law["logprobs"]) == (True, 2)
     async with engine(FakeVllm(), api="generate") as vllm:
         with pytest.raises(ConfigError, match="gives no token: http_403"):
+            await vllm.connect()
+
+
+class NamelessVllm(FakeVllm):
+    """Names no token ids in the logprobs of `/inference/v1/generate`, as version 0.20."""
+
+    def answer(self, value: dict[str, Any], *, is_probe: bool) -> web.Response:
+        for token in value["choices"][0]["logprobs"].get("content", ()):
+            for top in token["top_logprobs"]:
+                del top["token_id"]
+        return super().answer(value, is_probe=is_probe)
+
+
+async def test_a_route_whose_logprobs_name_no_token_ids_gives_way_to_the_other() -> None:
+    async with engine(NamelessVllm(refused={"/inference/v1/generate": 0})) as vllm:
+        await vllm.connect()
+        assert vllm.server is not None and vllm.server.route == "/v1/completions"
+        assert len(checked(await vllm.generate(REQUEST), REQUEST, CODEC.vocab_size).ids)
+    async with engine(NamelessVllm(refused={"/inference/v1/generate": 0}), api="generate") as vllm:
+        with pytest.raises(EngineError, match="token_id"):
             await vllm.connect()
 
 

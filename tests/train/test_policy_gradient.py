@@ -138,9 +138,10 @@ def test_equal_rewards_have_no_gradient_and_neither_have_no_rows(folder: Path) -
 def test_a_sketched_gradient_is_the_sketch_of_the_whole_one(folder: Path) -> None:
     rows = recorded(rows_of(nested()), network_of(folder))
     whole, sketch = PolicyGradient(folder).of(rows), Sketch(64, seed=3)
-    parts = torch.tensor(whole).split([p.numel() for p in network_of(folder).parameters()])
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # the map is that of the device
+    parts = torch.tensor(whole, device=device).split([p.numel() for p in network_of(folder).parameters()])
     found = PolicyGradient(folder, sketch=sketch).of(rows)
-    np.testing.assert_allclose(found, sketch.of(parts).numpy(), atol=1e-4 * np.abs(whole).max())
+    np.testing.assert_allclose(found, sketch.of(parts).cpu().numpy(), atol=1e-4 * np.abs(whole).max())
 
 
 def test_raw_logprobs_are_held_against_the_raw_law(folder: Path) -> None:

@@ -17,8 +17,9 @@ PART = 1 << 22
 
 
 class Sketch:
-    """A linear map to K = `size` numbers. It is the same map for all vectors whose tensors have the same sizes. Sums
-    are float32; on a GPU their last bits differ from call to call."""
+    """A linear map to K = `size` numbers. It is the same map for all vectors whose tensors have the same sizes and lie
+    on the same kind of device: a CPU and a GPU draw other random numbers from one seed. Sums are float32; on a GPU
+    their last bits differ from call to call."""
 
     def __init__(self, size: int, *, seed: int = 0) -> None:
         self.size = size

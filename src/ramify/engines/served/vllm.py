@@ -164,17 +164,20 @@ class Vllm(Served):
         """Tries routes and numbers of top logprobs in order. Returns the first pair that gives a token: route, answer,
         number.
 
-        Raises `ConfigError` if none does.
+        Raises `ConfigError` if none does. A route whose answers cannot be read gives way to the next: vLLM before 0.32
+        names no token ids in the logprobs of `/inference/v1/generate`.
         """
         address = self._control.address
         refusals: list[str] = []
-        for route in ROUTES[self.api]:
+        routes = ROUTES[self.api]
+        for route in routes:
             for topk in (*TOPKS, None):
                 wire = route(name, has_logprobs=topk is not None)
                 try:
                     told = await self._exchange.probe(wire, topk=topk or 0)
                 except EngineError as error:
-                    if error.reason not in {*REFUSALS, "no_token_ids"}:
+                    is_unread = error.reason == "bad_answer" and route is not routes[-1]
+                    if not is_unread and error.reason not in {*REFUSALS, "no_token_ids"}:
                         raise
                     if NOT_FINITE in str(error):
                         raise EngineError("bad_logprobs", f"{address}: not finite, for any token") from None
