@@ -5,7 +5,7 @@
 # for `make test-tau2`, .venv-gateway (other people's clients) for `make test-gateway`, .venv-trainers (TRL, verl,
 # OpenRLHF) for `make test-trainers`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines`
 # starts, .venv-peers (TreeQuest, its_hub, py-spy) for `make bench`.
-.PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-gateway test-hf test-hostile test-originals test-podman test-ray test-remote test-tau2 test-trainers test-web train-demo tau2-source bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup clean
+.PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-gateway test-hf test-hostile test-originals test-podman test-ray test-remote test-tau2 test-trainers test-web train-demo tau2-source bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup setup-environments clean
 
 PYTHON ?= python3
 DOCS_BIN := .venv-docs/bin
@@ -93,8 +93,10 @@ test: $(READY) bubblewrap
 test-core: $(READY)
 	@$(BIN)/python -m pytest -q $(IN_TWO) $(CORE)
 
+setup-environments: $(GAMES_READY) $(VERIFIERS_READY) $(INSPECT_READY)
+
 # The environments of others, each with its real library. verifiers and Inspect need older versions of what others need.
-test-environments: $(GAMES_READY) $(VERIFIERS_READY) $(INSPECT_READY)
+test-environments: setup-environments
 	@$(GAMES_BIN)/python -m pytest -q $(IN_TWO) tests/environments tests/tasks/test_reasoning_gym.py
 	@$(VERIFIERS_BIN)/python -m pytest -q -m "slow or not slow" tests/environments/test_verifiers.py \
 		tests/environments/test_verifiers_traces.py

@@ -475,7 +475,7 @@ async def test_the_seconds_of_a_step_are_its_own_and_not_those_of_a_busy_event_l
     for code, status in (("import time\ntime.sleep(0.05)\n7", "ok"), ("import time\ntime.sleep(0.05)\n1 / 0", "error")):
         result = await busy(asyncio.create_task(session.call(code)))
         assert result.status == status
-        assert result.took_s is not None and 0.05 <= result.took_s < 0.2
+        assert result.took_s is not None and 0.05 <= result.took_s < 0.45  # the loop stood still for 0.5
 
 
 async def test_a_step_that_did_not_end_by_itself_has_no_seconds_of_its_own(session: Session) -> None:

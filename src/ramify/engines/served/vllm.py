@@ -164,7 +164,7 @@ class Vllm(Served):
         """Tries routes and numbers of top logprobs in order. Returns the first pair that gives a token: route, answer,
         number.
 
-        Raises `ConfigError` if none does. A route whose answers cannot be read gives way to the next: vLLM before 0.32
+        Raises `ConfigError` if none does. A route whose answers cannot be read gives way to the next: vLLM 0.20.2
         names no token ids in the logprobs of `/inference/v1/generate`.
         """
         address = self._control.address
