@@ -28,7 +28,7 @@ from smoke import BOOK, IS_SMOKE, few
 BENCH: Final = Path(__file__).resolve().parent
 CHECKOUT: Final = BENCH.parent
 KEPT: Final = Path("build/bench")
-TIMEOUT_S: Final = 240.0
+TIMEOUT_S: Final = 480.0
 LOOP_EVERY_S: Final = 1.0
 
 
