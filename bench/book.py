@@ -183,7 +183,7 @@ CHAPTERS: Final = (
         "quality",
         "Answers at equal tokens",
         "Right answers of searches beside the best of n by the same judge, at equal decode tokens.",
-        ("answer_tables.py", "--problems", "30", "--seeds", "1"),
+        ("answer_tables.py", "--problems", "8", "--seeds", "1"),
     ),
     Chapter(
         "training",

@@ -1,5 +1,6 @@
 """Forecasts: a part of a fleet stands for the whole, bounds are below the time, and every preset is grown."""
 
+import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.engines.token_servers import FakeVllm, serving
 
 from ramify.config.configure import resolve
 from ramify.config.presets import preset_names
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
+from ramify.engines.builtin import FOLDER
 from ramify.experiments.capacity import Capacity, Workload, between, measured_costs
 from ramify.experiments.capacity.fleet_size import GPUS, SIZES, EngineSize, smallest_engine
 from ramify.runner.folder import begin
@@ -138,6 +141,14 @@ def test_values_between_two_are_even_in_their_logarithm() -> None:
     assert sum(value < 10 for value in found) == 32
     assert between(5, 5) == [pytest.approx(5)] * 64
     assert between(0, 2)[0] > 0
+
+
+async def test_of_several_replicas_one_is_measured() -> None:
+    first, second = FakeVllm(), FakeVllm()
+    async with serving(first) as one, serving(second) as other:
+        flags = {"engine.name": "vllm", "engine.model": str(FOLDER), "engine.base_url": f"{one},{other}", "prompts": 4}
+        await asyncio.to_thread(measured_costs, resolve(flags=flags).config, context_tokens=(32,), new_tokens=8)
+    assert first.asked and not second.asked
 
 
 def test_costs_of_an_engine_are_measured() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,8 +23,12 @@ BATCHES: Final = (1, 4, 16, 64)
 def measured_costs(
     config: RunConfig, *, context_tokens: Sequence[int] = (64, 512), new_tokens: int = 48
 ) -> SimulatedCosts:
-    """Costs of the configured engine: batches of several sizes are sent and timed. Raises what the engine raises."""
-    return loop.run(_measured(config, context_tokens, new_tokens))
+    """Costs of one engine: batches of several sizes are sent and timed. Of several replicas the first is measured, since
+    a batch that two of them share takes less than it would on one. Raises what the engine raises."""
+    engine = replace(config.engine, replicas=min(config.engine.replicas, 1))
+    if engine.base_urls:
+        engine = replace(engine, base_url=engine.base_urls[0])
+    return loop.run(_measured(replace(config, engine=engine), context_tokens, new_tokens))
 
 
 async def _measured(config: RunConfig, context_tokens: Sequence[int], new_tokens: int) -> SimulatedCosts:
