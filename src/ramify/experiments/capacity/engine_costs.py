@@ -23,8 +23,8 @@ BATCHES: Final = (1, 4, 16, 64)
 def measured_costs(
     config: RunConfig, *, context_tokens: Sequence[int] = (64, 512), new_tokens: int = 48
 ) -> SimulatedCosts:
-    """Costs of one engine: batches of several sizes are sent and timed. Of several replicas the first is measured, since
-    a batch that two of them share takes less than it would on one. Raises what the engine raises."""
+    """Costs of one engine: batches of several sizes are sent and timed. Of several replicas the first is measured,
+    since a batch that two of them share takes less than it would on one. Raises what the engine raises."""
     engine = replace(config.engine, replicas=min(config.engine.replicas, 1))
     if engine.base_urls:
         engine = replace(engine, base_url=engine.base_urls[0])
