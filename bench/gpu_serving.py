@@ -4,32 +4,29 @@ The server has a model of Qwen2.5's shape with weights that vLLM draws: it says 
 one. Its vocabulary is the built-in model's, so its output layer is smaller. A world answers each of 2 to 6 turns with
 100 to 400 tokens after 0.05 to 2 s.
 
-- costs: those of a step as measured (`ramify capacity --measure`), beside those that follow from the GPU's data sheet,
-  and the share of the data sheet that was reached.
-- runs: each preset is grown, and forecast from a small run of it with either costs. Target: within 20 %. `computed` are
-  the tokens of contexts that the server computed, `cached` the share that it had. `a leaf` is against chains.
+- costs: those of a step as measured (`ramify capacity --measure`), beside those that follow from the GPU's data sheet.
+- runs: each preset is grown, and forecast from a small run of it with either costs; the last columns are forecasts over
+  the time taken, which is the median of the rounds. Target: within 20 %. Counts are of the last round: `computed` are
+  the tokens of contexts that the server computed, `cached` the share that it had. `a leaf`: the time of chains over
+  ours.
 
 Needs vLLM and a GPU: PYTHONPATH=src python bench/gpu_serving.py --gpu h100 --size 7b [--python .venv-vllm/bin/python]
 """
 
 import argparse
-import asyncio
 import json
 import os
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from real_replicas import wait_until_ready
+from real_replicas import running
 from smoke import few
 
 from ramify import AgentTurn, Observation, Problem, Verdict
@@ -44,9 +41,7 @@ from ramify.formats.tags import TagFormat
 from ramify.runner import folder
 from ramify.runner.saved import Saved
 from ramify.servers.installed import settled
-from ramify.servers.launch import Launch, command
-from ramify.servers.ports import Ports
-from ramify.servers.probe import Probe
+from ramify.servers.launch import Launch
 from ramify.servers.server_config import ServerConfig
 from ramify.testing.simulated_server import SimulatedCosts
 
@@ -78,6 +73,8 @@ SERVER_FLAGS = (
 
 @dataclass
 class Place:
+    """A world's state. Mutated by `step`."""
+
     num_turns: int
     num_done: int = 0
 
@@ -150,34 +147,6 @@ def write_model(target: Path, size: str) -> None:
     (target / "config.json").write_text(json.dumps(config))
 
 
-@contextmanager
-def served(model: Path, python: str | None, arguments: Sequence[str]) -> Iterator[str]:
-    """Start a server, wait until it answers, and stop it behind the block; yields its address."""
-    config = ServerConfig(python=python, max_model_len=CONTEXT, arguments=(*SERVER_FLAGS, *arguments))
-    launch, ports = settled(Launch(model=str(model), config=config), ours=os.environ), Ports()
-    address = ports.address()
-    started = command(launch, address, ours=os.environ)
-    with subprocess.Popen(started.argv, env=started.environment) as process:
-        try:
-            asyncio.run(_ready(process, address.url, launch.probe))
-            yield address.url
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
-            ports.close()
-
-
-async def _ready(process: subprocess.Popen[bytes], url: str, probe: Probe) -> None:
-    """Wait until the server answers. Raises `RuntimeError` if it ends before."""
-    waiting = asyncio.ensure_future(wait_until_ready([url], probe))
-    while not waiting.done():
-        await asyncio.wait([waiting], timeout=1)
-        if process.poll() is not None:
-            waiting.cancel()
-            raise RuntimeError(f"the server ended with {process.returncode}; what it said is above")
-    await waiting
-
-
 def config_of(preset: str, number: int, engine: Mapping[str, Any], **settings: Any) -> RunConfig:
     flags = {
         "environment.name": f"{Path(__file__).resolve()}:Noise",
@@ -212,13 +181,13 @@ def show_runs(engine: Mapping[str, Any], sizes: Mapping[str, EngineSize], rounds
             pilot = Path(out) / f"{preset}-pilot"
             folder.begin(config_of(preset, NUM_PILOT, engine, seed=1), pilot)
             load = replace(Workload.of_run(Saved.open(pilot)), tool_seconds=TOOL_SECONDS)
-            took: list[float] = []
             config = config_of(preset, NUM_TREES, engine)
-            for number in range(rounds):
-                began = time.perf_counter()
-                report = folder.begin(replace(config, seed=number + 2), Path(out) / f"{preset}-{number}")
-                took.append(time.perf_counter() - began)
-            seconds = statistics.median(took)
+            reports = [
+                folder.begin(replace(config, seed=number + 2), Path(out) / f"{preset}-{number}")
+                for number in range(rounds)
+            ]
+            report = reports[-1]
+            seconds = statistics.median(each.seconds for each in reports)
             leaf_ms = 1e3 * seconds / report.leaves
             chains_ms = chains_ms or leaf_ms
             forecasts = [Capacity(config, load, size, max_batch=MAX_BATCH).on(1) for size in sizes.values()]
@@ -254,7 +223,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         model = Path(scratch) / f"qwen-{options.size}"
         write_model(model, options.size)
-        with served(model, options.python, options.arguments) as url:
+        server = ServerConfig(
+            python=options.python, max_model_len=CONTEXT, arguments=(*SERVER_FLAGS, *options.arguments)
+        )
+        launch = settled(Launch(model=str(model), config=server), ours=os.environ)
+        with running(launch, launch.probe) as url:
             engine = {"engine.name": "vllm", "engine.model": str(model), "engine.base_url": url}
             show_runs(engine, measured(engine, SIZES[options.size], options.gpu), options.rounds)
 

@@ -104,18 +104,37 @@ def scorer(path: str, *arguments: str) -> Iterator[str]:
     config = ServerConfig(
         python=_python(), device="cpu", dtype="float32", arguments=("--runner", "pooling", *arguments)
     )
-    launch, ports = Launch(model=str(value_model.FOLDER), config=config), Ports()
+    launch = Launch(model=str(value_model.FOLDER), config=config)
+    probe = Probe(path=path, body={"model": launch.name, "input": ["a"]}, key="data")
+    with running(launch, probe) as url:
+        yield url
+
+
+@contextmanager
+def running(launch: Launch, probe: Probe) -> Iterator[str]:
+    """Start one server, wait until it answers `probe`, and stop it behind the block; yields its address. Raises
+    `RuntimeError` if it ends before it answers."""
+    ports = Ports()
     address = ports.address()
     started = command(launch, address, ours=os.environ)
-    probe = Probe(path=path, body={"model": launch.name, "input": ["a"]}, key="data")
     with subprocess.Popen(started.argv, env=started.environment, preexec_fn=_goes_with_us) as process:  # noqa: PLW1509
         try:
-            asyncio.run(wait_until_ready([address.url], probe))
+            asyncio.run(_ready(process, address.url, probe))
             yield address.url
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)
             ports.close()
+
+
+async def _ready(process: "subprocess.Popen[bytes]", url: str, probe: Probe) -> None:
+    waiting = asyncio.ensure_future(wait_until_ready([url], probe))
+    while not waiting.done():
+        await asyncio.wait([waiting], timeout=1)
+        if process.poll() is not None:
+            waiting.cancel()
+            raise RuntimeError(f"the server ended with {process.returncode}; what it said is above")
+    await waiting
 
 
 def _goes_with_us() -> None:
