@@ -93,6 +93,7 @@ test: $(READY) bubblewrap
 test-core: $(READY)
 	@$(BIN)/python -m pytest -q $(IN_TWO) $(CORE)
 
+# What `make test-environments` needs.
 setup-environments: $(GAMES_READY) $(VERIFIERS_READY) $(INSPECT_READY)
 
 # The environments of others, each with its real library. verifiers and Inspect need older versions of what others need.
@@ -188,7 +189,7 @@ types: $(READY)
 requirements: $(READY) bubblewrap
 	@$(BIN)/python -m pytest -q $(IN_TWO) -p tests.covers -m "covers and not (slow or hf or ray or engines)"
 
-# Writes docs/performance.md: a chapter of each kind of figure, in less than 20 minutes once all is set up.
+# Writes docs/performance.md: a chapter of each kind of figure, in 20 to 50 minutes once all is set up.
 bench: $(READY) $(MODEL_READY) $(ENGINES_READY) $(TRAINERS_READY) $(VERIFIERS_READY) $(INSPECT_READY) $(WEB_READY) \
 		$(PEERS_READY) chromium bubblewrap
 	@$(BIN)/python bench/book.py
