@@ -29,10 +29,11 @@ class Packer(NamedTuple):
 
 
 def _same(value: Any) -> Any:
+    """For a value that is the same in our class and in its record. Tables know it, and do not call it."""
     return value
 
 
-WORD = Packer(_same, str)
+WORD = Packer(_same, _same)
 """A text from a closed set."""
 
 
@@ -61,19 +62,27 @@ class FieldTable(Generic[V, R]):
         hints = get_type_hints(ours)
         types = {**_PLAIN, **(known or {})}
         chosen = {name: packers.get(name) or _packer_of(hints[name], name, types) for name in names}
-        self._writers = [(name, packer.pack) for name, packer in chosen.items()]
-        self._readers = [(name, packer.unpack) for name, packer in chosen.items()]
+        self._names = tuple(names)
+        self._writers = [(name, packer.pack) for name, packer in chosen.items() if packer.pack is not _same]
+        self._readers = [(name, packer.unpack) for name, packer in chosen.items() if packer.unpack is not _same]
+        self._values_of = _getter(self._names)
 
     def pack(self, value: V) -> R:
         """Raises `StoreError` on free-form data that cannot be kept."""
         try:
-            return self.theirs(**{name: pack(getattr(value, name)) for name, pack in self._writers})
+            values = self._values_of(value)
+            for name, pack in self._writers:
+                values[name] = pack(values[name])
+            return self.theirs(**values)
         except _Unkept as error:
             raise StoreError(f"{error.what.format(value)}: {error}") from None
 
     def unpack(self, record: Any) -> V:
         """The value that `record` holds. A larger record may hold other fields too."""
-        return self.ours(**{name: unpack(getattr(record, name)) for name, unpack in self._readers})
+        values = self._values_of(record)
+        for name, unpack in self._readers:
+            values[name] = unpack(values[name])
+        return self.ours(**values)
 
 
 Packs = Packer | FieldTable[Any, Any]
@@ -81,14 +90,11 @@ Packs = Packer | FieldTable[Any, Any]
 
 
 def many(packer: Packs) -> Packer:
-    return Packer(lambda values: tuple(map(packer.pack, values)), lambda values: tuple(map(packer.unpack, values)))
+    return Packer(_of_each(packer.pack), _of_each(packer.unpack))
 
 
 def optional(packer: Packs) -> Packer:
-    return Packer(
-        lambda value: None if value is None else packer.pack(value),
-        lambda value: None if value is None else packer.unpack(value),
-    )
+    return Packer(_unless_none(packer.pack), _unless_none(packer.unpack))
 
 
 def one_of(*tables: FieldTable[Any, Any]) -> Packer:
@@ -124,6 +130,14 @@ class _Unkept(StoreError):
         self.what = what
 
 
+def _of_each(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return _same if convert is _same else lambda values: tuple(map(convert, values))
+
+
+def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return _same if convert is _same else lambda value: None if value is None else convert(value)
+
+
 def _named(packer: Packs) -> Packer:
     return Packer(
         lambda values: {clean_text(name): packer.pack(value) for name, value in values.items()},
@@ -141,21 +155,30 @@ def _row(packers: Sequence[Packs]) -> Packer:
 def _array(dtype: str) -> Packer:
     """(T,) numbers as packed bytes, base64 on disk, so no logprob passes through JSON numbers. Bit-exact; arrays are
     read-only when read."""
-    native = np.dtype(dtype).newbyteorder("=")
+    stored = np.dtype(dtype)
+    native = stored.newbyteorder("=")
     return Packer(
-        lambda values: values.astype(dtype).tobytes(),
-        lambda data: np.frombuffer(data, dtype).astype(native, copy=False),
+        lambda values: values.astype(stored, copy=False).tobytes(),
+        lambda data: np.frombuffer(data, stored).astype(native, copy=False),
     )
 
 
 _PLAIN: Mapping[Any, Packer] = {
-    bool: Packer(bool, bool),
-    int: Packer(operator.index, operator.index),
+    bool: Packer(bool, _same),
+    int: Packer(operator.index, _same),
     float: Packer(pack_number, float),
-    str: Packer(clean_text, str),
+    str: Packer(clean_text, _same),
     Ids_T: _array("<i4"),
     Floats_T: _array("<f4"),
 }
+
+
+def _getter(names: Sequence[str]) -> Callable[[Any], dict[str, Any]]:
+    """A function that returns the attributes of a value, by name."""
+    if len(names) < 2:  # One attribute would come without a tuple around it.
+        return lambda value: {name: getattr(value, name) for name in names}
+    values_of = operator.attrgetter(*names)
+    return lambda value: dict(zip(names, values_of(value), strict=True))
 
 
 def _packer_of(hint: Any, name: str, types: Mapping[Any, Packs]) -> Packs:

@@ -24,7 +24,7 @@ FRAME_BYTES = 64
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises on bytes that are not the JSON that was wanted."""
 
-_PREFIX = re.compile(rb'\{"n":(\d{1,18}),(?:"after":(\d{1,18}),)?')
+_FRAME = re.compile(rb'[0-9a-f]{8} \{"n":(\d{1,18}),(?:"after":(\d{1,18}),)?')
 _KIND = re.compile(rb'\{"record":"(\w{1,32})"(?:,"tree":(\d{1,18})[,}])?')
 _START = re.compile(rb'[0-9a-f]{8} \{"n":')
 _ENCODER = msgspec.json.Encoder()
@@ -67,12 +67,11 @@ def frame(number: int, after: int | None, body: bytes) -> bytes:
 
 def parse(raw: bytes) -> JournalLine | None:
     """The content of `raw`; None = it is not a complete line with a right checksum."""
-    data = _checked_json(raw)
-    prefix = _PREFIX.match(data) if data else None
-    if prefix is None:
+    match = _FRAME.match(raw)
+    if match is None or not _is_whole(raw):
         return None
-    after = prefix[2]
-    return JournalLine(int(prefix[1]), None if after is None else int(after), b"{" + data[prefix.end() :])
+    number, after = match.groups()
+    return JournalLine(int(number), None if after is None else int(after), b"{" + raw[match.end() : -1])
 
 
 def kind_of(body: bytes) -> tuple[str, int | None]:
@@ -91,10 +90,9 @@ def sound_end(raw: bytes) -> bytes:
     return next(filter(parse, ends), b"")
 
 
-def _checked_json(raw: bytes) -> bytes:
-    """The JSON of a complete line; empty unless the checksum matches exactly."""
-    data = raw[9:-1]
-    return data if raw[-1:] == b"\n" and raw[:9] == b"%08x " % zlib.crc32(data) else b""
+def _is_whole(raw: bytes) -> bool:
+    """Whether a line is complete and its checksum matches exactly."""
+    return raw.endswith(b"\n") and raw.startswith(b"%08x " % zlib.crc32(raw[9:-1]))
 
 
 def encode(record: Record) -> bytes:
@@ -121,10 +119,10 @@ def decode(body: bytes) -> Record:
 def check_version(raw: bytes) -> None:
     """Raise `StoreError` if `raw` is a valid header line of another format version."""
     try:
-        version = msgspec.json.decode(_checked_json(raw), type=_Version)
+        version = msgspec.json.decode(raw[9:-1], type=_Version)
     except UNREADABLE:
         return
-    if version.format != FORMAT:
+    if _is_whole(raw) and version.format != FORMAT:
         raise StoreError(
             f"the store has format {version.format} (written by ramify {version.library}), and this version reads "
             f"format {FORMAT} only; use the version that wrote it"

@@ -33,7 +33,7 @@ from ramify.store.framing import (
     sound_end,
 )
 from ramify.store.plain_file import new_plain, open_plain, read_plain, refuse_link, writable
-from ramify.store.records import Accepted, Header, Record, RunRecord, Sealed
+from ramify.store.records import Accepted, FileRecord, Header, Record, RunRecord, Sealed
 
 LOCK = "lock"
 COPY = "header.copy"
@@ -258,7 +258,7 @@ class Reader:
                 self._tear(raw, lines, os.fstat(file.fileno()).st_size)
                 return
             self.position.advance(record, raw)
-            if not isinstance(record, Header | Sealed):
+            if not isinstance(record, FileRecord):
                 yield record
 
     def _record(self, raw: bytes) -> Record | None:
@@ -267,9 +267,8 @@ class Reader:
         if line is None:
             return None
         self._refuse_unless(not self.is_sealed, "the file goes on behind its seal")
-        expected = self.position.number
-        self._refuse_unless(line.number <= expected, f"record {expected} is missing, {line.number} follows")
-        self._refuse_unless(line.number == expected, f"record {line.number} is there again or out of place")
+        if line.number != self.position.number:
+            raise self._damaged(_out_of_place(line.number, self.position.number))
         try:
             record = decode(line.body)
         except StoreError as error:
@@ -303,6 +302,12 @@ class Reader:
             f"{path} is damaged at record {self.position.number}, byte {self.position.num_bytes}: {why}; "
             f"{_advice(self.folder)}"
         )
+
+
+def _out_of_place(found: int, expected: int) -> str:
+    if found > expected:
+        return f"record {expected} is missing, {found} follows"
+    return f"record {found} is there again or out of place"
 
 
 def _advice(folder: Path) -> str:

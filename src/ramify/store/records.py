@@ -388,7 +388,9 @@ class Sealed(JournalValue, frozen=True, tag="sealed", tag_field="record"):
 TreeRecord = OpenedRecord | AskedRecord | GrownRecord | OutcomeRecord | ClosedRecord
 ServiceRecord = Handed | Dropped | Updated | Marked
 RunRecord = TreeRecord | ServiceRecord | Accepted
-Record = Header | RunRecord | Sealed
+FileRecord = Header | Sealed
+"""The first and the last line of a file."""
+Record = FileRecord | RunRecord
 
 Shut = ClosedRecord
 """The old name of `ClosedRecord`, kept for one version."""

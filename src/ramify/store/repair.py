@@ -24,7 +24,7 @@ from ramify.store.journal import (
     store_errors,
 )
 from ramify.store.plain_file import refuse_link
-from ramify.store.records import Header, OpenedRecord, Record, RunRecord, Sealed, TreeRecord
+from ramify.store.records import FileRecord, Header, OpenedRecord, Record, RunRecord, TreeRecord
 
 NUM_IN_FLIGHT = 1024
 """Records to queue before waiting for the new journal's writer."""
@@ -195,7 +195,7 @@ def _kept(lines: list[SoundLine], report: Repair) -> Iterator[RunRecord]:
     last: dict[int, int] = {}
     lost: dict[int, int] = {}
     for number, after, record in _records(lines):
-        if isinstance(record, Header | Sealed):
+        if isinstance(record, FileRecord):
             continue
         if not isinstance(record, TreeRecord):
             yield record

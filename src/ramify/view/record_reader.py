@@ -8,7 +8,7 @@ from typing import BinaryIO
 from ramify.core.errors import StoreError
 from ramify.store.framing import decode, file_name, parse
 from ramify.store.journal import open_file, store_errors
-from ramify.store.records import Header, RunRecord, Sealed
+from ramify.store.records import FileRecord, RunRecord
 from ramify.view.followed_tree import LinePlace
 
 
@@ -29,7 +29,7 @@ class RecordReader:
             if line is None:
                 raise StoreError(f"{folder / file_name(place.file)} has changed at byte {place.offset}; look again")
             record = decode(line.body)
-            if not isinstance(record, Header | Sealed):
+            if not isinstance(record, FileRecord):
                 yield record
 
     def close(self) -> None:
