@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ramify.core.codec import Codec, joined_bytes
 from ramify.core.command import Role
+from ramify.core.quick_init import quick_init
 from ramify.core.segment import Floats_T, Ids_T, Segment, ToolCall
 
 BYTES_PER_TOKEN = 4
@@ -32,6 +33,7 @@ NOTHING = np.empty(0, np.int32)
 NO_VALUES = np.empty(0, np.float32)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A segment on a branch, and the node that owns it."""

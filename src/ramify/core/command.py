@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from ramify.core.errors import ContractError
+from ramify.core.quick_init import quick_init
 from ramify.core.stop import ROULETTE
 
 Edge = Literal["continues", "quotes"]
@@ -34,6 +35,7 @@ class Tokens:
 Until = Tokens | Literal["step", "end"]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Option:
     """One option that a decision weighed, with the named terms of its score at that time; for the viewer."""
@@ -56,6 +58,7 @@ SHOWN: Final = 8
 """The most options of a decision that a strategy shows in the viewer."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """An answer that a search found: the node where it ends, and the score it votes with."""
@@ -66,6 +69,7 @@ class Candidate:
     """Named terms of the score."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Fork:
     """A decision to grow `num_siblings` children at one place, made before their first token is drawn.
@@ -135,6 +139,7 @@ class ForkRecord:
         return math.isclose(sum(self.shares) * odds, 1.0, abs_tol=1e-9)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Grow:
     """Grow a child of `node`: at the end of its branch, or at token position `at` of it."""
@@ -154,6 +159,7 @@ def siblings(first: Grow) -> list[Grow]:
     return [first, *([replace(first, why=())] * (number - 1))]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Judge:
     """Score `nodes` with the judge called `judge`; `attempt` numbers repeated samples."""
@@ -186,6 +192,7 @@ Command = Grow | Judge | Close | Cancel
 """What a strategy may ask for."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Score:
     """A judge's score of a node."""
@@ -201,6 +208,7 @@ class Score:
     """Whether a prune rule was given this score for a path that had not ended; such a score is never a reward."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Grown:
     """A Grow succeeded: the nodes it added, in order, and the last of them."""
@@ -219,6 +227,7 @@ class Judged:
     nodes: tuple[int, ...] = ()
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Closed:
     """A Close or Cancel was carried out."""

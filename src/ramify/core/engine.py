@@ -14,6 +14,7 @@ import numpy as np
 
 from ramify.core.codec import Codec
 from ramify.core.errors import EngineError
+from ramify.core.quick_init import quick_init
 from ramify.core.segment import Finish, Floats_T, Ids_T, LogprobKind, Sampling
 
 MAX_COUNT: Final = 1 << 40
@@ -58,6 +59,7 @@ class Capabilities:
     has_versions: bool = False
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Request:
     """Continue `ids` by at most `max_tokens` tokens."""
@@ -91,6 +93,7 @@ class Request:
     """Further fields of the request as it is sent; also for engines without token ids."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Generation:
     """The result of a request: T sampled tokens."""

@@ -11,12 +11,14 @@ from typing import Any, Protocol, runtime_checkable
 from ramify.core.branch import Branch
 from ramify.core.codec import Codec
 from ramify.core.problem import Problem
+from ramify.core.quick_init import quick_init
 from ramify.core.tool import ToolResult
 
 IsSame = Callable[[str, str], bool]
 """Whether two answers mean the same."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolAction:
     """The model asked for a tool. `arguments` is the text between the tags, stripped; '' = the tag was empty."""
@@ -51,6 +53,7 @@ class InvalidAction:
 Action = ToolAction | TurnAction | AnswerAction | InvalidAction
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Span:
     """A part of a rendered context. Control tokens may be spelt in trusted spans only, so a question, a tool's text or

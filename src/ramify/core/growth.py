@@ -27,6 +27,7 @@ from ramify.core.command import (
     Tokens,
 )
 from ramify.core.errors import ContractError
+from ramify.core.quick_init import quick_init
 from ramify.core.stop import ROULETTE
 from ramify.core.tree import Place, Step, Tree
 
@@ -36,6 +37,7 @@ class Done:
     """A Grow, Close or Cancel was carried out."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Scored:
     """A Judge was carried out: one score per node of the command."""
@@ -54,6 +56,7 @@ class Failure:
 Ending = Done | Scored | Failure
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The strategy asked for commands. The first has this id; the others follow in order."""
@@ -62,6 +65,7 @@ class Asked:
     commands: tuple[Command, ...]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A recorded outcome."""

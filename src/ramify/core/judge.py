@@ -11,8 +11,10 @@ from typing import Protocol, runtime_checkable
 from ramify.core.action import ActionConfig
 from ramify.core.branch import Branch
 from ramify.core.problem import Problem
+from ramify.core.quick_init import quick_init
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's result for one branch: a value, and the named parts it is made of."""

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ramify.core.errors import ContractError
+from ramify.core.quick_init import quick_init
 
 Origin = Literal["prompt", "sampled", "given", "written"]
 ORIGINS: tuple[Origin, ...] = ("prompt", "sampled", "given", "written")
@@ -24,6 +25,7 @@ Ids_T = npt.NDArray[np.int32]
 Floats_T = npt.NDArray[np.float32]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Finish:
     """How a generation ended: the kind, and the stop word or stop id that matched."""
@@ -32,6 +34,7 @@ class Finish:
     matched: str | None = None
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What a generation cost. A node's usage is billed once, even if its tokens are dropped later."""
@@ -72,6 +75,7 @@ LogprobKind = Literal["raw", "scaled"]
 from."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Origination:
     """Which engine sampled a segment, from which distribution, and what its logprobs mean."""
@@ -87,6 +91,7 @@ PathEnd = Literal["done", "truncated"]
 """How a world ends a path: by its own rules, or at a limit of its own."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One action of the model and its result. It is kept with the observation that it led to."""
@@ -121,6 +126,7 @@ class ToolCall:
         return not self.tool and self.status in ("ok", "empty", "error")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
     """A run of T tokens of one origin.

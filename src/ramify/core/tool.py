@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from ramify.core.problem import Problem
+from ramify.core.quick_init import quick_init
 from ramify.core.segment import PathEnd, ToolStatus
 
 Branching = Literal["share", "fork", "replay", "refuse"]
@@ -21,6 +22,7 @@ STATE_DIGEST: Final = "state_sha256"
 """Key of a result's metadata: a digest of the state that the call left. A repeated call must leave the same."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a call returned: text for the model, and structured data that never enters the ids."""

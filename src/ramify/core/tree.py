@@ -27,6 +27,7 @@ from ramify.core.errors import ContractError
 from ramify.core.ledger import Spend
 from ramify.core.notebook import html_of
 from ramify.core.problem import Problem
+from ramify.core.quick_init import quick_init
 from ramify.core.seeds import aside_seed, child_seed, judge_seed
 from ramify.core.segment import Floats_T, Ids_T, Segment, SegmentLabel
 from ramify.core.stop import ROULETTE, STOP_WORDS, stop_word
@@ -46,6 +47,7 @@ STOPS = tuple(STOP_WORDS)
 ENDED_BY_COIN = STOPS.index(ROULETTE)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Step:
     """The complete content of one node: what one growth adds."""
@@ -74,6 +76,7 @@ class Step:
         return (self, *self.asides)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a Grow begins; fixed when it is asked."""

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from ramify.core.codec import Codec
 from ramify.core.errors import ExportError
+from ramify.core.quick_init import quick_init
 from ramify.core.segment import Floats_T, Ids_T, Origin, Origination, ToolCall
 from ramify.core.stop import STOP_WORDS
 from ramify.core.tree import Tree
@@ -90,6 +91,7 @@ class _Step(NamedTuple):
 _NOTHING: Final = _Terms(0.0, 0.0, 0.0)
 
 
+@quick_init
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Row:
     """The path to one leaf: T tokens, starting at the prompt."""

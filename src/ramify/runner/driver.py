@@ -20,6 +20,7 @@ from ramify.core.errors import ContractError, RamifyError
 from ramify.core.growth import Asked, Done, Ending, Failure, Growth, GrowthRules
 from ramify.core.ledger import Ledger, Spend
 from ramify.core.limits import Limits
+from ramify.core.quick_init import quick_init
 from ramify.core.stop import stop_word
 from ramify.core.strategy import SearchStrategy, Strategy
 from ramify.core.tree import Place, Step, Tree
@@ -32,6 +33,7 @@ MAX_IDLE_ASKS = 1000
 """Most asks in a row that start nothing, besides one for each node: a strategy may try or close every node."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Delivered:
     """The outcome of a command is on the tree, and the strategy was told."""
@@ -46,6 +48,7 @@ class Delivered:
 DriverEvent = Asked | Delivered
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Start:
     """A command to carry out now, and the most it may use."""

@@ -11,6 +11,7 @@ from functools import cached_property
 from ramify.core.growth import Asked
 from ramify.core.ledger import Spend
 from ramify.core.limits import Limits
+from ramify.core.quick_init import quick_init
 from ramify.core.strategy import Phase
 from ramify.core.tree import Step, Tree
 from ramify.runner.driver import Delivered
@@ -35,6 +36,7 @@ class CommandsAsked:
     asked: Asked
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class StepGrown:
     """A step is complete. It joins the tree when the outcome of its command is delivered."""
@@ -46,6 +48,7 @@ class StepGrown:
     step: Step
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class OutcomeTold:
     """The strategy was told the outcome of a command. `index` is that of the tree."""

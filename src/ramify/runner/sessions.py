@@ -26,6 +26,7 @@ from ramify.config.run_config import ToolsConfig
 from ramify.core.environment import REPLIES
 from ramify.core.errors import ContractError, ToolError
 from ramify.core.problem import Problem
+from ramify.core.quick_init import quick_init
 from ramify.core.seeds import step_seed, world_seed
 from ramify.core.segment import ToolCall
 from ramify.core.tool import LOST, STATE_DIGEST, STATEFUL, Joint, Tool, ToolResult, ToolSession, called_by, state_of
@@ -74,6 +75,7 @@ def acting(tools: Iterable[Tool]) -> dict[str, Acting]:
     }
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class CallStart:
     """Where a call begins: a tool, and the earlier calls on the branch that made its state."""

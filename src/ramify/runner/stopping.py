@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ramify.core.format import Action, AnswerAction, InvalidAction, ToolAction, TurnAction
+from ramify.core.quick_init import quick_init
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ AT2PO: Final = StopPolicy(
 STOP_POLICIES: Final = {"arpo": ARPO, "at2po": AT2PO, "corrected": CORRECTED}
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Generated:
     """The state of a path after one generation, as the rules see it."""
@@ -62,6 +64,7 @@ class Generated:
     """Whether the turn has reached its own limit of tokens."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """What happens next."""

@@ -16,6 +16,7 @@ from ramify.core.cut import is_unresolved
 from ramify.core.engine import Generation
 from ramify.core.format import Span, span_ids
 from ramify.core.ledger import Spend
+from ramify.core.quick_init import quick_init
 from ramify.core.seeds import child_seed
 from ramify.core.segment import FREE, Finish, Floats_T, Ids_T, Origin, Origination, Segment, Usage, token_array
 from ramify.core.tree import Place, Step, Tree
@@ -43,6 +44,7 @@ class Contexts(Sequence[Branch]):
         return self._every
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Work:
     """One Grow to carry out."""

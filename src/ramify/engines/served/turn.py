@@ -15,6 +15,7 @@ import numpy as np
 
 from ramify.core.engine import Generation, Request
 from ramify.core.errors import EngineError
+from ramify.core.quick_init import quick_init
 from ramify.core.seeds import child_seed
 from ramify.core.segment import Finish, Floats_T, Sampling, token_array
 from ramify.engines.stop_watch import StopWatch
@@ -29,6 +30,7 @@ MAX_LOGPROB: Final = 1e-3
 """Slightly above 0, because of rounding."""
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request to a server: continue `ids`."""
@@ -47,6 +49,7 @@ class Ask:
     request_id: str
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class Sampled:
     """A server's answer, as it was sent."""
