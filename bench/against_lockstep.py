@@ -14,8 +14,11 @@ nothing but the cap would be measured.
 An order-free strategy is told eagerly whatever the delivery, unless a limit is set; so `ordered` sets one that does not
 bind. `tree alone`: the longest time that any tree takes by itself on the same server, which is its chain of dependent
 calls. `full steps`: what the server would take for the same work with every step full. No scheduler beats either; the
-larger is the bound. `peak`: most memory allocated from Python at once, by tracemalloc, the finished trees included and
-what the engine had before left out; builtin's is from a run of its own in virtual time.
+larger is the bound. `waits`: seconds in which the tree that ended last had no call running, neither at the server nor
+at a tool, so it waited for a scheduler or for a seat. Where it is 0, what is above the bound is the server's: it serves
+all trees in the same steps, and nobody knows in advance which tree will be the longest. `peak`: most memory allocated
+from Python at once, by tracemalloc, the finished trees included and what the engine had before left out; builtin's is
+from a run of its own in virtual time.
 
 Targets: at least twice as fast as lock-step with tools of 0.05 to 2 s, at most 1.10 of the bound with tools of 5 to
 30 s, no higher peak. ARPO and the last part are outside them. ARPO's 512 paths fill the server, so there is little to
@@ -29,7 +32,9 @@ import re
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable, Coroutine, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
@@ -38,7 +43,7 @@ from lockstep_reference import LockStep
 from smoke import IS_BOOK, few
 
 from ramify.config.run_config import GrowthConfig, RunConfig, StrategyConfig, ToolsConfig
-from ramify.core.engine import Engine
+from ramify.core.engine import Engine, Generation, Request
 from ramify.core.format import Format
 from ramify.core.judge import BranchJudge
 from ramify.core.limits import Limits
@@ -64,6 +69,36 @@ NUM_SLOW = few((64, 256, 512), (2, 4, 8), book=(128,))
 NUM_RUNS, NUM_SETS = few((2, 5), (1, 1), book=(1, 3))
 NOT_BINDING = Limits(turns=10**6)
 WAYS = ("lock-step", "ordered", "eager")
+
+
+RUNNING: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
+"""Number of a tree -> from when to when each of its calls ran, at the server or at a tool."""
+
+
+@contextmanager
+def noted(tree: str) -> Iterator[None]:
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    yield
+    RUNNING[tree].append((began, clock()))
+
+
+def waits_s() -> float:
+    """Seconds in which the tree that ended last had no call running."""
+    spans = sorted(max(RUNNING.values(), key=lambda spans: max(end for _, end in spans)))
+    waited, reached = 0.0, spans[0][0]
+    for began, ended in spans:
+        waited += max(0.0, began - reached)
+        reached = max(reached, ended)
+    return waited
+
+
+class Noted(Simulated):
+    """The modelled server, which notes when it works for which tree."""
+
+    async def generate(self, request: Request) -> Generation:
+        with noted(request.request_id.partition("/")[0]):
+            return await super().generate(request)
 
 
 # -- the work --------------------------------------------------------------------------------------------------------
@@ -99,8 +134,9 @@ class SlowSession:
     between_s: tuple[float, float]
 
     async def call(self, arguments: str) -> ToolResult:
-        await asyncio.sleep(log_uniform(*self.between_s, tree_seed(0, f"{self.uid} {arguments}")))
-        return await self.session.call(arguments)
+        with noted(self.uid.partition("-")[2]):
+            await asyncio.sleep(log_uniform(*self.between_s, tree_seed(0, f"{self.uid} {arguments}")))
+            return await self.session.call(arguments)
 
     async def fork(self) -> "SlowSession":
         return replace(self, session=await self.session.fork())
@@ -189,7 +225,7 @@ def simulated(
     problems = [Problem(f"{seed}-{i}", f"who is number {i}?") for i in range(number)]
     tool = Slow(FunctionTool(passage, name="search"), between_s)
     max_calls = 64 if between_s == QUICK else 100_000
-    return Work(lambda: Simulated(Agent(num_thoughts)), Searching((tool,)), problems, strategy, max_calls=max_calls)
+    return Work(lambda: Noted(Agent(num_thoughts)), Searching((tool,)), problems, strategy, max_calls=max_calls)
 
 
 def builtin() -> Work:
@@ -211,6 +247,7 @@ class Grown:
     num_decoded: int
     mean_batch: float
     least_s: float = 0.0
+    waits_s: float = 0.0
 
 
 async def in_one_loop(work: Work, way: str, engine: Engine) -> tuple[float, Any]:
@@ -223,6 +260,7 @@ async def in_one_loop(work: Work, way: str, engine: Engine) -> tuple[float, Any]
 def measured(work: Work, way: str, *, run: Callable[[Coroutine[Any, Any, Any]], Any], traces: bool = False) -> Grown:
     """Grow `work` once. Memory is traced only if asked, which slows the run."""
     engine = work.engine()
+    RUNNING.clear()
     gc.collect()
     if traces:
         tracemalloc.start()
@@ -234,7 +272,8 @@ def measured(work: Work, way: str, *, run: Callable[[Coroutine[Any, Any, Any]], 
     leaves = [root.leaves() for root in trees] if way == "lock-step" else [tree.leaves() for tree in trees.trees]
     least_s = engine.least_s if isinstance(engine, Simulated) else 0.0
     stats = engine.stats
-    return Grown(wall_s, cpu_s, peak_mb, sum(map(len, leaves)), stats.num_decoded, stats.mean_batch, least_s)
+    num_leaves = sum(map(len, leaves))
+    return Grown(wall_s, cpu_s, peak_mb, num_leaves, stats.num_decoded, stats.mean_batch, least_s, waits_s())
 
 
 def alone_s(work: Work) -> list[float]:
@@ -252,7 +291,7 @@ def one_work(grown: Sequence[Grown]) -> None:
 
 HEAD = (
     f"{'':36}{'leaves':>7}{'tokens':>9}{'wall s':>8}{'faster':>8}{'batch':>7}{'tree alone':>12}{'full steps':>12}"
-    f"{'of bound':>10}{'peak MB':>9}{'CPU s':>7}"
+    f"{'of bound':>10}{'waits':>8}{'peak MB':>9}{'CPU s':>7}"
 )
 
 
@@ -260,10 +299,10 @@ def show(title: str, grown: Sequence[Grown], alone: float | None = None) -> None
     """One line a way."""
     one_work(grown)
     for way, figures in zip(WAYS, grown, strict=True):
-        bounds, faster, peak = f"{'':34}", "", ""
+        bounds, faster, peak = f"{'':42}", "", ""
         if alone is not None:
             ratio = figures.wall_s / max(alone, figures.least_s)
-            bounds = f"{alone:12.1f}{figures.least_s:12.1f}{ratio:10.2f}"
+            bounds = f"{alone:12.1f}{figures.least_s:12.1f}{ratio:10.2f}{figures.waits_s:8.1f}"
         if way != "lock-step":
             faster = f"{grown[0].wall_s / figures.wall_s:.2f}x"
         if figures.peak_mb:

@@ -55,7 +55,8 @@ CHAPTERS: Final = (
         "Scheduling",
         "The same trees grown by ramify and by the batch loop of published trainers, which waits for the slowest path "
         "at every step. `faster` is the loop's time over ours. `of bound` is the time over the larger of two times "
-        "that no scheduler beats: the longest tree alone, and all steps of the server full. 1.00 is best.",
+        "that no scheduler beats: the longest tree alone, and all steps of the server full. 1.00 is best. `waits` is "
+        "how long the tree that ended last had no call running: where it is 0, no scheduler held it up.",
         ("against_lockstep.py",),
     ),
     Chapter(

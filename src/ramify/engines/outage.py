@@ -32,7 +32,7 @@ class RunningRequest:
     """A request that is running, and what happened to it so far."""
 
     request: Request
-    tries: Tries
+    policy: RetryPolicy
     is_unwanted: bool = False
     """Whether somebody aborted it."""
     began: float = 0.0
@@ -46,6 +46,14 @@ class RunningRequest:
     _outage: int = 0
     _num_answers: int = 0
     """Answers of the engine before the first outage that cut it."""
+    _tries: Tries | None = None
+
+    @property
+    def tries(self) -> Tries:
+        """Its tries so far. Few requests ever need them."""
+        if self._tries is None:
+            self._tries = Tries(self.policy, self.request.seed)
+        return self._tries
 
     @property
     def left_s(self) -> float:

@@ -14,11 +14,12 @@ like any other and its tokens are wasted.
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from ramify.core.engine import Abortable, Engine, Generation, Remote, Request, checked
 from ramify.core.errors import ConfigError, EngineError, RamifyError
 from ramify.edge.open_files import WAIT_S, out_of_files
-from ramify.edge.retries import POLICY, RetryBudget, RetryPolicy, Tries, too_many_retries
+from ramify.edge.retries import POLICY, RetryBudget, RetryPolicy, too_many_retries
 from ramify.engines.fleet.replicas import Replicas
 from ramify.engines.in_front import InFront, innermost, nothing
 from ramify.engines.outage import CUT, Outage, RunningRequest
@@ -61,7 +62,7 @@ class Retrying(InFront):
         """Run one request. Raises the `EngineError` of the last try, `EnginesDown`, or `EngineError("deadline")` if the
         request's own deadline comes first."""
         loop = asyncio.get_running_loop()
-        running = RunningRequest(request, Tries(self._policy, request.seed))
+        running = RunningRequest(request, self._policy)
         self._running.add(running)
         self._budget.count(loop.time())
         self.num_requests += 1
@@ -184,9 +185,9 @@ class Retrying(InFront):
         """Boundary to plug-in code: whatever an engine raises becomes an `EngineError`."""
         keeps_deadlines = self.capabilities.keeps_deadlines
         patience_s = math.inf if keeps_deadlines else self._policy.patience.deadline_s(request)
-        scope = asyncio.timeout(None if keeps_deadlines else patience_s)
+        scope = asyncio.timeout(patience_s)
         try:
-            async with scope:
+            async with nullcontext() if keeps_deadlines else scope:
                 if request.deadline is None:
                     return await self.engine.generate(request)
                 return await self._until_deadline(request)

@@ -199,10 +199,8 @@ class ServedTurn:
                 raise EngineError(
                     "bad_topk", f"{len(sampled.topk)} lists of top logprobs for {len(sampled.ids)} tokens"
                 )
-            if not all(sampled.topk) or max(map(max, sampled.topk)) > MAX_LOGPROB:
-                raise EngineError("bad_topk", "a token without top logprobs, or with one above 0")
             wanted = min(num, self.request.topk_tokens - len(self._topk))
-            self._topk += _descending(sampled.topk[:wanted])
+            self._topk += _descending(sampled.topk)[:wanted]
         if sampled.versions:
             self._versions = merged([*self._versions, *first_of(sampled.versions, num)])
 
@@ -219,11 +217,18 @@ def completions(tail: bytes, words: Iterable[str]) -> list[str]:
     return found
 
 
-def _descending(lists: Sequence[Sequence[float]]) -> list[Floats_T]:
-    """Each list as an array, the largest value first."""
+def _descending(lists: Sequence[Sequence[float]]) -> Sequence[Floats_T]:
+    """Each list as an array, the largest value first. Raises `EngineError` if one is empty or has a value above 0."""
     if len(set(map(len, lists))) == 1:
-        return list(np.sort(np.array(lists, np.float32))[:, ::-1])
-    return [np.array(sorted(values, reverse=True), np.float32) for values in lists]
+        values = np.sort(np.array(lists, np.float32))[:, ::-1]
+        is_sound = values.size > 0 and values.max() <= MAX_LOGPROB
+        arrays = list(values)
+    else:
+        arrays = [np.array(sorted(each, reverse=True), np.float32) for each in lists]
+        is_sound = all(each.size and each[0] <= MAX_LOGPROB for each in arrays)
+    if not is_sound:
+        raise EngineError("bad_topk", "a token without top logprobs, or with one above 0")
+    return arrays
 
 
 def first_of(spans: Iterable[tuple[int, int]], num: int) -> list[tuple[int, int]]:
