@@ -17,6 +17,9 @@ KINDS = {
     "ties": (RNG.integers(0, 2**24, SIZE) / 2.0 ** RNG.integers(0, 30, SIZE)).astype(np.float32),
     "edges": np.array([0.0, -0.0, 1e-4, 9.9999e-5, 1e-5, 1.5e-5, 9.9e-6, 1e15, 1e16, 1e9, 1e-12, 1e-45], np.float32),
 }
+KINDS |= {
+    f"{name}, {size}": np.resize(KINDS[name], size) for name in ("edges", "bits") for size in (1, 100, 128, 129, 300)
+}
 
 
 def python_text(numbers: list[float]) -> bytes:

@@ -11,6 +11,8 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +66,13 @@ def whole(path: Path, *, force: bool = False) -> Iterator[Path]:
 
 def json_line(values: Mapping[str, Any]) -> bytes:
     """One line of JSON in UTF-8, with the newline. Lone surrogates, which UTF-8 cannot hold, become `?`."""
-    return b"{%b}\n" % b",".join(b"%b:%b" % (_json(name), _json(value)) for name, value in values.items())
+    parts: list[bytes] = []
+    for is_text, group in groupby(values.items(), lambda item: isinstance(item[1], JsonText)):
+        if is_text:
+            parts += [b"%b:%b" % (_name(name), value) for name, value in group]
+        else:
+            parts.append(_json(dict(group))[1:-1])
+    return b"{%b}\n" % b",".join(parts)
 
 
 def write_lines(records: Iterable[Mapping[str, Any]], path: Path, *, force: bool = False) -> int:
@@ -78,7 +86,12 @@ def write_lines(records: Iterable[Mapping[str, Any]], path: Path, *, force: bool
 
 
 def _json(value: Any) -> bytes:
-    return value if isinstance(value, JsonText) else _ENCODER.encode(value).encode("utf-8", errors="replace")
+    return _ENCODER.encode(value).encode("utf-8", errors="replace")
+
+
+@lru_cache
+def _name(name: str) -> bytes:
+    return _json(name)
 
 
 def mark(files: Sequence[Path]) -> None:

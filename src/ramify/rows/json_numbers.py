@@ -23,6 +23,8 @@ PLAIN_BELOW, PLAIN_ABOVE = 1e16, 1e-4
 """Between these, msgspec and Python write a number in the same way."""
 FEW_RUNS: Final = 8
 """Runs of equal values are worth finding where they have so many values on average."""
+FEW: Final = 128
+"""For so few values, a loop over them takes less time than numpy's calls."""
 
 _POWERS: Final = 10.0 ** np.arange(23)
 
@@ -33,6 +35,8 @@ class JsonText(bytes):
 
 def shortest(values: Floats_T) -> Doubles_T:
     """(T,) float64: the shortest decimals that give the same float32 again. NaN and infinities stay."""
+    if len(values) <= FEW:
+        return np.array([float(str(value)) for value in values], np.float64)
     with np.errstate(invalid="ignore"):  # As some NaN are.
         exact = values.astype(np.float64)
     sizes = np.abs(exact)
@@ -62,6 +66,8 @@ def ids_text(ids: Ids_T) -> JsonText:
 def floats_text(values: Doubles_T, what: str) -> JsonText:
     """Raises `ExportError` for a number that is not finite, which JSON has none for."""
     _refuse(values, ~np.isfinite(values), what)
+    if len(values) <= FEW:
+        return _text(values)
     bits = values.view(np.int64)  # 0 and -0 are equal, and are not written in the same way.
     ends = np.append(np.flatnonzero(bits[1:] != bits[:-1]) + 1, len(values))
     if len(ends) * FEW_RUNS > len(values):
