@@ -20,6 +20,7 @@ from ramify.core.errors import ContractError, RamifyError
 from ramify.core.growth import Asked, Done, Ending, Failure, Growth, GrowthRules
 from ramify.core.ledger import Ledger, Spend
 from ramify.core.limits import Limits
+from ramify.core.protocols import follows
 from ramify.core.quick_init import quick_init
 from ramify.core.stop import stop_word
 from ramify.core.strategy import SearchStrategy, Strategy
@@ -145,7 +146,7 @@ class Driver:
     def candidates(self) -> tuple[Candidate, ...]:
         """The current answers of a search; empty if the strategy is no search. Raises `ContractError`."""
         strategy = self.strategy
-        if not isinstance(strategy, SearchStrategy):
+        if not follows(strategy, SearchStrategy):
             return ()
         found = tuple(self._call(lambda: strategy.candidates(self.tree), "candidates"))
         for candidate in found:

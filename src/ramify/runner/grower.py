@@ -30,6 +30,7 @@ from ramify.core.format import (
 )
 from ramify.core.growth import Done, Ending, Failure
 from ramify.core.problem import Problem
+from ramify.core.protocols import follows
 from ramify.core.seeds import coin
 from ramify.core.segment import Finish, PathEnd, Segment, ToolCall, token_array
 from ramify.core.stop import KEPT, ROULETTE, stop_word
@@ -76,14 +77,14 @@ class Grower:
         self._actions = actions
         self._format = format
         self._quoting = quoting
-        self._in_messages = format if isinstance(format, MessageFormat) else None
-        self._giving_up = format if isinstance(format, GivingUp) else None
+        self._in_messages = format if follows(format, MessageFormat) else None
+        self._giving_up = format if follows(format, GivingUp) else None
         self._toolbox = toolbox
         self._judging = judging
         self._config = config
         self._pruning = pruning
         self._world = world
-        self._turns = format if isinstance(format, TurnFormat) and toolbox.takes_turns else None
+        self._turns = format if follows(format, TurnFormat) and toolbox.takes_turns else None
         self._policy = STOP_POLICIES[config.stop_rule]
         if config.stop_rule == "corrected":
             self._policy = replace(

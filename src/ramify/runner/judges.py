@@ -16,6 +16,7 @@ from ramify.core.action import ActionConfig
 from ramify.core.errors import ConfigError, nearest
 from ramify.core.format import Equating, Format, IsSame
 from ramify.core.judge import BranchJudge, SamplingJudge
+from ramify.core.protocols import follows
 from ramify.core.task import Task
 from ramify.edge.error_text import error_text
 from ramify.environments.score import EnvironmentScore
@@ -93,7 +94,7 @@ def world_of(judges: Judges) -> EnvironmentScore | None:
 
 def sampling(judges: Judges) -> dict[str, SamplingJudge]:
     """The judges that ask a model."""
-    return {name: judge for name, judge in judges.items() if isinstance(judge, SamplingJudge)}
+    return {name: judge for name, judge in judges.items() if follows(judge, SamplingJudge)}
 
 
 def check_strategy_judges(options: Any, judges: Iterable[str], strategy: str) -> None:

@@ -20,6 +20,7 @@ from ramify.core.growth import GrowthRules
 from ramify.core.limits import Limits
 from ramify.core.prices import Prices
 from ramify.core.problem import Problem
+from ramify.core.protocols import follows
 from ramify.core.seeds import tree_seed
 from ramify.core.shard import WHOLE, Portion
 from ramify.core.strategy import SearchStrategy, Strategy, Vote
@@ -116,7 +117,7 @@ class Prepared:
     @property
     def described_tools(self) -> tuple[Mapping[str, Any], ...]:
         """Tools described in every request to an engine that takes messages."""
-        return self.format.schemas if isinstance(self.format, MessageFormat) else ()
+        return self.format.schemas if follows(self.format, MessageFormat) else ()
 
     def tools_of(self, problem: Problem) -> tuple[Mapping[str, Any], ...]:
         """Of `described_tools`, those that the problem has."""
