@@ -29,7 +29,7 @@ class Packer(NamedTuple):
 
 
 def _same(value: Any) -> Any:
-    """For a value that is the same in our class and in its record. Tables know it, and do not call it."""
+    """For values that are the same in our class and in its record. Tables know this function, and do not call it."""
     return value
 
 
@@ -62,10 +62,9 @@ class FieldTable(Generic[V, R]):
         hints = get_type_hints(ours)
         types = {**_PLAIN, **(known or {})}
         chosen = {name: packers.get(name) or _packer_of(hints[name], name, types) for name in names}
-        self._names = tuple(names)
         self._writers = [(name, packer.pack) for name, packer in chosen.items() if packer.pack is not _same]
         self._readers = [(name, packer.unpack) for name, packer in chosen.items() if packer.unpack is not _same]
-        self._values_of = _getter(self._names)
+        self._values_of = _getter(names)
 
     def pack(self, value: V) -> R:
         """Raises `StoreError` on free-form data that cannot be kept."""
