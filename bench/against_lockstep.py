@@ -270,10 +270,10 @@ def measured(work: Work, way: str, *, run: Callable[[Coroutine[Any, Any, Any]], 
     peak_mb = tracemalloc.get_traced_memory()[1] / 1e6 if traces else 0.0
     tracemalloc.stop()
     leaves = [root.leaves() for root in trees] if way == "lock-step" else [tree.leaves() for tree in trees.trees]
-    least_s = engine.least_s if isinstance(engine, Simulated) else 0.0
+    least_s, waited_s = (engine.least_s, waits_s()) if isinstance(engine, Noted) else (0.0, 0.0)
     stats = engine.stats
     num_leaves = sum(map(len, leaves))
-    return Grown(wall_s, cpu_s, peak_mb, num_leaves, stats.num_decoded, stats.mean_batch, least_s, waits_s())
+    return Grown(wall_s, cpu_s, peak_mb, num_leaves, stats.num_decoded, stats.mean_batch, least_s, waited_s)
 
 
 def alone_s(work: Work) -> list[float]:
