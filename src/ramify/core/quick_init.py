@@ -1,9 +1,8 @@
 """Quick init: makes frozen dataclasses that a run creates many times a turn, in half of the time.
 
 A frozen dataclass sets each field by `object.__setattr__`, which looks the field up in the class. That was a tenth of
-the time of the runner, of replays and of the tests. With `quick_init`, a field is set by its slot, which was looked up
-once. Nothing else changes: fields, defaults, `replace`, equality, pickles and the refusal of changes are those of the
-dataclass.
+the time of a run. With `quick_init`, a field is set by its slot, which was looked up once. Nothing else changes:
+fields, defaults, `replace`, equality, pickles and the refusal of changes are those of the dataclass.
 """
 
 import dataclasses
