@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, Literal, get_args
 
-from ramify.core.errors import ConfigError, RamifyError, nearest, nearest_or_file
+from ramify.core.errors import ConfigError, RamifyError, is_interrupt, nearest, nearest_or_file
 
 Kind = Literal[
     "strategy", "task", "environment", "engine", "format", "tool", "judge", "choose", "prune", "sample", "credit",
@@ -374,9 +374,9 @@ def _module(source: str, name: str) -> ModuleType:
         is_file = Path(f"{source}.py").is_file()
         hint = f"; for the file here say {source}.py:{name.rpartition(':')[2]}" if is_file else ""
         raise ConfigError(f"{name!r} cannot be imported: {error}{hint}") from error
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # boundary to a user's module, which may exit too
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
         raise ConfigError(f"{name!r} does not import: {_last_place(error)}{type(error).__name__}: {error}") from error
 
 
@@ -394,11 +394,10 @@ def _file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        del sys.modules[name]
-        raise
     except BaseException as error:  # boundary to a user's file, which may exit too: reported with its line
         del sys.modules[name]
+        if is_interrupt(error):
+            raise KeyboardInterrupt from error
         said = f"{line_in(error, full)}{type(error).__name__}: {error}{_beside(error, full)}"
         raise ConfigError(f"{path} does not import: {said}") from error
     return module

@@ -115,3 +115,55 @@ sys.exit(main.main([]))
     command = [sys.executable, "-m", "interrupted"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stdout, said.stderr) == (130, "", "error: interrupted\n")
+
+
+RAISED = "raise KeyboardInterrupt"
+WRAPPED = """
+class Interrupted:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), signal.SIGINT)
+
+class Owner:
+    value = Interrupted()
+"""
+DROPPED = """
+class Interrupted:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+Interrupted()
+"""
+REPLACED = """
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    raise ImportError("a library that cannot be imported")
+"""
+
+
+@pytest.mark.parametrize("imported", [RAISED, WRAPPED, DROPPED, REPLACED])
+def test_ctrl_c_that_an_import_loses_ends_the_command(tmp_path: Path, imported: str):
+    (tmp_path / "interrupted.py").write_text(f"import os, signal\n{imported}", "utf-8")
+    code = """
+import sys
+from ramify.cli.main import main
+
+class Interrupts:
+    def find_spec(self, name, *rest):
+        if name == "ramify.cli.rollout":
+            import interrupted
+
+sys.meta_path.insert(0, Interrupts())
+sys.exit(main(["rollout", "--dry-run"]))
+"""
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "error: interrupted\n")
+
+
+def test_ctrl_c_that_comes_out_as_another_error_is_still_an_interrupt(tmp_path: Path):
+    """As of a plug-in that is imported while the command runs."""
+    (tmp_path / "plugin.py").write_text(f"import os, signal\n{WRAPPED}", "utf-8")
+    command = [sys.executable, "-m", "ramify.cli.main", "rollout", "--strategy", "plugin.py:Owner", "--dry-run"]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout, said.stderr) == (130, "", "error: interrupted\n")

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ramify.cli.help_text import HelpWithDefaults
-from ramify.core.errors import RamifyError, nearest
+from ramify.core.errors import RamifyError, is_interrupt, nearest
+from ramify.edge.interrupts import interrupts_kept
 from ramify.version import __version__
 
 COMMANDS: Mapping[str, str] = {
@@ -56,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A bad command line exits with 2 by `SystemExit`, as argparse does."""
     try:
         code = _command(sys.argv[1:] if arguments is None else arguments)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if not is_interrupt(error):
+            raise
         # Ctrl-C while a command is imported: there is no terminal of ours yet.
         sys.stderr.write("error: interrupted\n")
         code = INTERRUPTED
@@ -82,7 +85,8 @@ def console() -> int:
 def _command(arguments: Sequence[str]) -> int:
     arguments, handed_on = _divided(arguments)
     arguments = _joined(arguments)
-    parser, command = parsers(arguments)
+    with interrupts_kept():
+        parser, command = parsers(arguments)
     options, unknown = parser.parse_known_args(arguments, argparse.Namespace(handed_on=handed_on))
     if unknown:
         flags = [flag for action in command._actions for flag in action.option_strings]  # argparse has no public list
@@ -100,17 +104,22 @@ def _command(arguments: Sequence[str]) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from ramify.cli.exit_codes import ExitCode, code_of_error, words_of
-    from ramify.cli.terminal import terminal
-    from ramify.edge.open_files import out_of_files
+    with interrupts_kept():
+        from ramify.cli.exit_codes import ExitCode, code_of_error, words_of
+        from ramify.cli.terminal import terminal
+        from ramify.edge.open_files import out_of_files
 
+        command = importlib.import_module(f"ramify.cli.{options.command}")
     verbosity = -1 if options.quiet else options.verbose
     to = terminal(verbosity=verbosity, has_color=not options.no_color)
-    command = importlib.import_module(f"ramify.cli.{options.command}")
     try:
         return int(command.execute(options, to))
-    except (RamifyError, OSError) as error:
-        if verbosity >= 2 or not (isinstance(error, RamifyError) or out_of_files(error)):
+    except BaseException as error:
+        if is_interrupt(error):
+            to.fault("interrupted")
+            return int(ExitCode.INTERRUPTED)
+        is_ours = isinstance(error, RamifyError) or (isinstance(error, OSError) and out_of_files(error))
+        if not is_ours or verbosity >= 2:
             raise
         said = words_of(error)
         to.fault(said)
@@ -118,9 +127,6 @@ def _run(options: argparse.Namespace) -> int:
         if vars(options).get("json"):
             to.result("ramify.error/1", {"error": said, "exit_code": int(code)})
         return int(code)
-    except KeyboardInterrupt:
-        to.fault("interrupted")
-        return int(ExitCode.INTERRUPTED)
 
 
 def _divided(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

@@ -106,3 +106,11 @@ def nearest_or_file(name: str, known: Iterable[str], part: str = "Name") -> str:
     """As `nearest`, where a user's own `part` of a file may be named instead."""
     near = nearest(name, known)
     return f"{near}{'' if near.endswith('?') else '.'} Or name a file: path/to/file.py:{part}"
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an error is Ctrl-C, or was raised because of one: Python 3.11 wraps what is raised in `__set_name__`."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__
+    return cause is not None

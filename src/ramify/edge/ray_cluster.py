@@ -10,15 +10,13 @@ import os
 import platform
 import signal
 import socket
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Any, Final
 
 from ramify.core.errors import ConfigError, Unavailable
+from ramify.edge.interrupts import interrupts_kept
 from ramify.edge.stdio_guard import descendants, processes
 
 OBJECT_STORE_BYTES: Final = 80 * 2**20
@@ -50,7 +48,8 @@ def library() -> Any:
     """The module `ray`. Raises `ConfigError` with the install command if it is missing."""
     os.environ.update({name: value for name, value in SETTINGS.items() if name not in os.environ})
     try:
-        import ray  # pyright: ignore[reportMissingImports]
+        with interrupts_kept():
+            import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError("actors need Ray: pip install 'ramify[ray]'") from error
     return ray
@@ -68,7 +67,7 @@ def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
     if address is not None:
         _check_address(address)
     try:
-        with _interrupts_kept():
+        with interrupts_kept():
             _init(ray, address, num_workers)
     except BaseException as error:
         _leave(ray, set() if address is not None else _children() - before)
@@ -88,35 +87,6 @@ def _init(ray: Any, address: str | None, num_workers: int | None) -> None:
         ray.init("local", num_cpus=num_workers or _own_cpus(), object_store_memory=OBJECT_STORE_BYTES, **quiet)
     else:
         ray.init(address, **quiet)
-
-
-@contextmanager
-def _interrupts_kept() -> Iterator[None]:
-    """Raise Ctrl-C at the end where it was lost inside: Python prints and drops what is raised in a hook of `fork`, and
-    Ray starts many processes."""
-    before, shown = signal.getsignal(signal.SIGINT), sys.unraisablehook
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    heard: list[int] = []
-
-    def hear(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
-        before(number, frame)
-
-    def show(dropped: "sys.UnraisableHookArgs") -> None:
-        if not isinstance(dropped.exc_value, KeyboardInterrupt):
-            shown(dropped)
-
-    signal.signal(signal.SIGINT, hear)
-    sys.unraisablehook = show
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        sys.unraisablehook = shown
-    if heard:
-        raise KeyboardInterrupt
 
 
 def _leave(ray: Any, began: set[int]) -> None:
