@@ -5,7 +5,7 @@
 # for `make test-tau2`, .venv-gateway (other people's clients) for `make test-gateway`, .venv-trainers (TRL, verl,
 # OpenRLHF) for `make test-trainers`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines`
 # starts, .venv-peers (TreeQuest, its_hub, py-spy) for `make bench`.
-.PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-gateway test-hf test-hostile test-originals test-podman test-ray test-remote test-tau2 test-trainers test-web train-demo tau2-source bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup setup-environments clean
+.PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-games test-gateway test-hf test-hostile test-inspect test-originals test-podman test-ray test-remote test-tau2 test-trainers test-verifiers test-web train-demo tau2-source bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup setup-environments clean
 
 PYTHON ?= python3
 DOCS_BIN := .venv-docs/bin
@@ -49,6 +49,8 @@ comma := ,
 IN_TWO := -n 2 --dist worksteal
 # The rings without clock, file or event loop: what to run after each edit of them.
 CORE := $(addprefix tests/,core credit formats planner strategies golden contracts/test_formats.py contracts/test_strategies.py test_layout.py)
+# The tests that need the libraries of .venv-games; `make test` runs all others of their folder.
+GAMES := $(addprefix tests/environments/test_,gym.py openenv.py textarena.py textworld.py)
 # Modules are compiled once for all processes of a run, not by each process anew.
 unexport PYTHONDONTWRITEBYTECODE
 # What is never imported need not be compiled: half of the time that pip takes for torch.
@@ -97,10 +99,18 @@ test-core: $(READY)
 setup-environments: $(GAMES_READY) $(VERIFIERS_READY) $(INSPECT_READY)
 
 # The environments of others, each with its real library. verifiers and Inspect need older versions of what others need.
+# Each suite runs in one process, and waits much of its time.
 test-environments: setup-environments
-	@$(GAMES_BIN)/python -m pytest -q $(IN_TWO) tests/environments tests/tasks/test_reasoning_gym.py
+	@$(MAKE) -j2 -Otarget test-games test-verifiers test-inspect
+
+test-games: $(GAMES_READY)
+	@$(GAMES_BIN)/python -m pytest -q $(GAMES) tests/tasks/test_reasoning_gym.py
+
+test-verifiers: $(VERIFIERS_READY)
 	@$(VERIFIERS_BIN)/python -m pytest -q -m "slow or not slow" tests/environments/test_verifiers.py \
 		tests/environments/test_verifiers_traces.py
+
+test-inspect: $(INSPECT_READY)
 	@$(INSPECT_BIN)/python -m pytest -q tests/environments/test_inspect.py
 
 # tau2-bench is no package of PyPI: TAU2_SOURCE names a checkout, which also holds its data.
@@ -160,7 +170,7 @@ test-gateway: $(GATEWAY_READY)
 
 # The viewer in a real browser, which is Debian's; RAMIFY_CHROMIUM names another one.
 test-web: $(WEB_READY) chromium
-	@$(BIN)/python -m pytest -q -m web tests/web
+	@$(BIN)/python -m pytest -q $(IN_TWO) -m web tests/web
 
 test-engines: $(READY) $(ENGINES_READY) $(TRAINERS_READY)
 	@RAMIFY_ENGINES_PYTHON=$(CURDIR)/$(ENGINES_BIN)/python \

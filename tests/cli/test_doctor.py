@@ -16,7 +16,7 @@ from ramify.cli.main import COMMANDS
 OURS = ("dev", "docs")
 """Extras for those who work on ramify itself."""
 BASE = {"python", *machine_checks.BASE}
-PARTS = {"model", "disk", "threads", "sandbox", "shell", "vllm", "sglang", "router"}
+PARTS = {"model", "fused_step", "disk", "threads", "sandbox", "shell", "vllm", "sglang", "router"}
 TRACKERS = {"tensorboard", "trackio", "wandb"}
 
 
@@ -55,7 +55,7 @@ def test_doctor_knows_what_matters_for_every_other_command():
     ("command", "names"),
     [
         ("show", set()),
-        ("demo", {"model", "disk", "threads"}),
+        ("demo", {"model", "fused_step", "disk", "threads"}),
         ("export", {"disk", "parquet"}),
         ("rollout", PARTS | {"http", "chat", "hf", "search", "math", "mcp", "parquet", "metrics", "ray"} | TRACKERS),
         ("search", PARTS | {"http", "chat", "hf", "search", "math", "mcp", "parquet"} | TRACKERS),

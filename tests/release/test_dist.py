@@ -22,6 +22,7 @@ MODEL_FILE = r"(config|generation_config|report|special_tokens_map|tokenizer|tok
 WHEEL_RULES = (
     r"ramify/([a-z_0-9]+/)*[a-z_0-9]+\.py",
     r"ramify/py\.typed",
+    r"ramify/engines/fused_step\.c",
     r"ramify/presets/[a-z_0-9]+\.toml",
     rf"ramify/data/(builtin|herds|value)/({MODEL_FILE}|model\.safetensors|report\.md)",
     r"ramify/data/project/(ramify\.toml|task\.py\.txt|questions\.jsonl)",

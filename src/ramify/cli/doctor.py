@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Final, Literal, get_args
 
 from rich.text import Text
@@ -118,7 +119,7 @@ def findings(needs: Needs, python: str) -> Iterator[Finding]:
     if any(each.mark == "fault" for each in base):
         return
     look: Mapping[Part, Callable[[], Iterator[Finding]]] = {
-        "model": checks.model,
+        "model": lambda: chain(checks.model(), checks.fused_step()),
         "disk": checks.disk,
         "threads": checks.threads,
         "sandbox": checks.sandbox,

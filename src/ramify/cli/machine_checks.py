@@ -110,6 +110,18 @@ def threads() -> Iterator[Finding]:
     yield Finding("threads", "ok", f"{os.cpu_count()} cores; matrix library: {limit}")
 
 
+def fused_step() -> Iterator[Finding]:
+    """Whether the built-in model's compiled step is used here."""
+    from ramify.engines.fused_step import BUILD, built
+
+    if built() is None:
+        yield Finding(
+            "fused_step", "missing", "the built-in model runs in numpy alone; faster, with the same bits", BUILD
+        )
+    else:
+        yield Finding("fused_step", "ok", "the built-in model is computed by a compiled step, with the bits of numpy")
+
+
 def _version(module: str) -> str | None:
     try:
         return metadata.version(module.replace("_", "-"))

@@ -37,6 +37,30 @@ class Chunk:
     ids: Ids_T
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTokens:
+    """The N tokens of a step: those of the rows, then those of each chunk."""
+
+    ids: Ids_T
+    slots: Indices
+    positions: Indices
+    ends: Indices
+    """(1 + C,) where the first chunk begins, and where each ends."""
+    last: Indices
+    """(R + C,) tokens whose logits are wanted: each row's, and the last of each chunk."""
+
+    @classmethod
+    def of(cls, rows: Rows, chunks: Sequence[Chunk]) -> "StepTokens":
+        ends = np.cumsum([len(rows.ids), *(len(c.ids) for c in chunks)])
+        return cls(
+            ids=np.concatenate((rows.ids, *(c.ids for c in chunks))),
+            slots=np.concatenate((rows.slots, *(np.full(len(c.ids), c.slot) for c in chunks))),
+            positions=np.concatenate((rows.positions, *(np.arange(c.start, c.start + len(c.ids)) for c in chunks))),
+            ends=ends,
+            last=np.concatenate((np.arange(len(rows.ids)), ends[1:] - 1)),
+        )
+
+
 class SlotModel(Protocol):
     """A causal model with a key/value cache of `num_slots` slots of `context_length` positions."""
 
