@@ -25,7 +25,6 @@ from ramify.cli.main import main as ramify
 from ramify.experiments.paired import paired_difference
 from ramify.planner.interval import Interval
 
-BUDGETS: Final = "decode_tokens=112,224"
 STEPS, GRADE = "best_of_n_by_steps", "best_of_n_by_grade"
 CHECKED: Final = ("chains", "self_consistency", "best_of_n", "reject")
 """The calculator shows whether their answers to countdown are right."""
@@ -73,7 +72,16 @@ def lines_of(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     said = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
         names = [contender(name, Path(folder)) for name in TASKS[task]]
-        arguments = ["eval", "--presets", ",".join(names), "--task", task, "--budget", BUDGETS, "--json"]
+        arguments = [
+            "eval",
+            "--presets",
+            ",".join(names),
+            "--task",
+            task,
+            "--budget",
+            f"decode_tokens={options.budgets}",
+            "--json",
+        ]
         arguments += ["--problems", str(options.problems), "--seeds", str(options.seeds)]
         if options.plots is not None:
             arguments += ["--plot", str(options.plots / f"eval-{task}.svg")]
@@ -124,11 +132,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="searches beside the best of n by their judges")
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--budgets", default="112,224", help="sampled tokens a problem")
     parser.add_argument("--plots", type=Path, help="a folder for a plot of each task")
-    parser.add_argument("--smoke", action="store_true", help="two problems and one seed, for the form only")
+    parser.add_argument("--smoke", action="store_true", help="one problem, seed and budget, for the form only")
     options = parser.parse_args()
     if options.smoke:
-        options.problems, options.seeds = 2, 1
+        options.problems, options.seeds, options.budgets = 1, 1, "112"
     for task in TASKS:
         lines = lines_of(task, options)
         for budget in dict.fromkeys(line["budget"] for line in lines):

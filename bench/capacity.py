@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--part", action="append", choices=("simulator", "builtin", "vllm"))
     parser.add_argument("--rounds", type=int, default=few(5, 1))
     arguments = parser.parse_args()
-    parts = arguments.part or few(("simulator", "builtin", "vllm"), ("simulator", "builtin"))
+    parts = arguments.part or few(("simulator", "builtin", "vllm"), ("simulator",))
     if "simulator" in parts:
         simulator()
     if "builtin" in parts:

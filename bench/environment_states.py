@@ -220,7 +220,7 @@ CODE: Final = (9, 6, 4) * 8
 """Digits that open the first two vaults, often enough that some are opened."""
 WORDS: Final = ("I think that it begins with 9.",)
 """A turn without a call, which ends a path."""
-NUM_PROMPTS: Final = 2
+NUM_PROMPTS: Final = few(2, 1)
 MAX_SEEDS: Final = 200
 
 CASES: Final[Mapping[str, Case]] = {
@@ -257,7 +257,7 @@ def grown(task: EnvironmentTask, case: Case, preset: str, seed: int) -> ramify.R
         "prompts": NUM_PROMPTS,
         "seed": seed,
         "growth.max_response_tokens": 4000,
-        "growth.max_tool_calls": 8,
+        "growth.max_tool_calls": few(8, 2),
     }
     engine = Scripted(case.player)
     return ramify.rollout_sync(task=task, engine=engine, preset=preset, **settings, max_failed_share=1.0)

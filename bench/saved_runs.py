@@ -157,7 +157,7 @@ def report(title: str, run: Path, commands: dict[str, list[str]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trees", default=few("1000,20000", "3,5"))
+    parser.add_argument("--trees", default=few("1000,20000", "3"))
     parser.add_argument("--nodes", default=few("6000,25000", "20"))
     parser.add_argument("--one", nargs=argparse.REMAINDER)
     options = parser.parse_args()

@@ -38,7 +38,7 @@ from ramify.testing.scripts import ScriptedTurn
 from ramify.testing.simulated import Simulated
 
 MEDIAN, SIGMA, MAX_TOKENS = 120, 0.8, 1024
-MODES = [(staleness, over) for staleness in few((0, 1, 4), (0, 1)) for over in (0, 16)]
+MODES = [(staleness, over) for staleness in few((0, 1, 4), (0, 1)) for over in (0, few(16, 2))]
 UPDATES = (1, 4)
 TRAIN_S = 12.0
 """Virtual seconds that the trainer trains on a batch: about as long as the server takes to sample one."""
@@ -64,11 +64,11 @@ def saying(turn: ScriptedTurn) -> str:
 def simulated(staleness: int, over: int) -> RunConfig:
     flags = {
         "engine.name": "simulated",
-        "prompts": 4096,
-        "max_trees": 1024,
+        "prompts": few(4096, 64),
+        "max_trees": few(1024, 16),
         "growth.max_response_tokens": MAX_TOKENS,
         "strategy.options.n": 8,
-        "service.batch_size": 32,
+        "service.batch_size": few(32, 2),
         "service.max_staleness": staleness,
         "service.over_sampling": over,
         "service.on_stale": "keep" if staleness == 0 else "drop",

@@ -113,6 +113,32 @@ def test_the_engine_contract_holds(library: ctypes.CDLL, rule: str) -> None:
     keep(ENGINE_RULES, rule, EngineCase(Builtin), "the engine")
 
 
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Chunk(0, 0, np.array([550])),
+        Chunk(0, 0, np.array([-1])),
+        Chunk(1, 0, np.array([1])),
+        Chunk(0, 512, np.array([1])),
+    ],
+)
+def test_what_is_no_token_of_the_model_is_refused_before_memory_is_touched(library: ctypes.CDLL, chunk: Chunk) -> None:
+    compiled, _ = pair(library, FOLDER, num_slots=1)
+    with pytest.raises(IndexError, match="is not below"):
+        compiled.forward(NO_ROWS, [chunk])
+
+
+def test_a_user_without_a_home_has_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", homeless)
+    assert fused_step.built() is None
+    with pytest.raises(ConfigError, match="name one by XDG_CACHE_HOME"):
+        build()
+
+
 def test_the_command_builds_it_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert fused_step.built() is None

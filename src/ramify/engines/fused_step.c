@@ -4,8 +4,9 @@
  * makes: all come as pointers. Instead of the calls, tiles may add up in the order of OpenBLAS's kernels for Haswell and
  * Zen (kernel/x86_64/sgemv_n_microk_haswell-4.c and sgemv_t_microk_haswell-4.c): 8 inputs from zero by fused
  * multiply-adds, and then the sum of these to that of the inputs before; or 8 sums along a row, and then these in pairs.
- * fused_step.py compares the bits before it has tiles used. All else is rounded the same way everywhere, as long as the compiler does not contract a product and
- * a sum (-ffp-contract=off). Arrays are as in numpy_model.py: row-major, float32.
+ * fused_step.py compares the bits before it has tiles used. All else is rounded the same way everywhere, as long as the
+ * compiler does not contract a product and a sum (-ffp-contract=off). Arrays are as in numpy_model.py: row-major,
+ * float32. Whoever calls checks ids, slots and positions.
  */
 
 #include <math.h>
@@ -138,7 +139,7 @@ __attribute__((target("avx2,fma"))) void rows_in_tiles(const float *x, const flo
 
 /* y (width) = x (inputs) @ rows (inputs, width) */
 __attribute__((target("avx2,fma"))) void row_in_tiles(const float *x, const float *rows, float *y, int64_t inputs,
-                                                             int64_t width)
+                                                      int64_t width)
 {
     for (int64_t column = 0; column < width; column += STRIP)
         tile(x, rows + column, width, y + column, inputs, width, 1);
@@ -179,7 +180,7 @@ static void add(float *x, const float *y, int64_t n)
 
 static float dot(const struct network *net, const float *x, const float *y, int64_t n)
 {
-    return (float)(double)net->dot(n, x, 1, y, 1);
+    return net->dot(n, x, 1, y, 1);
 }
 
 /* y (num, outputs) = x (num, inputs) @ w */

@@ -130,14 +130,18 @@ class FusedStep:
             multiply_complex=_loop(np.multiply, np.complex64),
         )
         self._num_outputs = weights.head.shape[1]
+        self._sizes = len(weights.embedding), cache.shape[1], len(rotations)
 
     def forward(self, tokens: StepTokens) -> Floats:
         """Compute N tokens and write their keys and values into the cache. Returns the wanted logits. Raises
-        `MemoryError`."""
+        `IndexError` for an id, a slot or a position that is none, and `MemoryError`."""
         ids = np.ascontiguousarray(tokens.ids, np.int32)
         slots, positions, last = (
             np.ascontiguousarray(array, np.int64) for array in (tokens.slots, tokens.positions, tokens.last)
         )
+        for name, found, most in zip(("id", "slot", "position"), (ids, slots, positions), self._sizes, strict=True):
+            if found.min() < 0 or found.max() >= most:
+                raise IndexError(f"a token's {name} is not below {most}: {found.tolist()}")
         logits = np.empty((len(last), self._num_outputs), np.float32)
         given = (Size(len(ids)), *(Pointer(array.ctypes.data) for array in (ids, slots, positions)))
         wanted = (Size(len(last)), Pointer(last.ctypes.data), Pointer(logits.ctypes.data))
@@ -160,8 +164,8 @@ class FusedStep:
 @cache
 def built() -> ctypes.CDLL | None:
     """The library that was built on this machine, of this source and for this numpy."""
-    path = place()
-    with suppress(OSError):
+    with suppress(OSError, ConfigError):
+        path = place()
         found = path.lstat()
         if found.st_uid == os.getuid() and not found.st_mode & 0o022:
             return ctypes.CDLL(str(path))
@@ -169,10 +173,14 @@ def built() -> ctypes.CDLL | None:
 
 
 def place() -> Path:
-    """Where the library is kept. Its name says of what it was built, and for what."""
+    """Where the library is kept. Its name says of what it was built, and for what. Raises `ConfigError` for a user
+    without a home folder."""
     of = f"{SOURCE.read_bytes()!r} {FLAGS} {np.__version__} {platform.machine()} {sys.platform}"
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ramify"
-    return folder / f"fused-step-{hashlib.sha256(of.encode()).hexdigest()[:16]}.so"
+    try:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError as error:
+        raise ConfigError("no folder for the fused step: name one by XDG_CACHE_HOME") from error
+    return caches / "ramify" / f"fused-step-{hashlib.sha256(of.encode()).hexdigest()[:16]}.so"
 
 
 def _strips(matrix: Floats) -> Floats:
