@@ -5,7 +5,7 @@
 # for `make test-tau2`, .venv-gateway (other people's clients) for `make test-gateway`, .venv-trainers (TRL, verl,
 # OpenRLHF) for `make test-trainers`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines`
 # starts, .venv-peers (TreeQuest, its_hub, py-spy) for `make bench`.
-.PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-games test-gateway test-hf test-hostile test-inspect test-originals test-podman test-ray test-remote test-tau2 test-trainers test-verifiers test-web train-demo tau2-source bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup setup-environments clean
+.PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-games test-gateway test-hf test-hostile test-inspect test-originals test-podman test-ray test-remote test-tau2 test-trainers test-verifiers test-web train-demo tau2-source fused-step bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup setup-environments clean
 
 PYTHON ?= python3
 DOCS_BIN := .venv-docs/bin
@@ -49,6 +49,8 @@ comma := ,
 IN_TWO := -n 2 --dist worksteal
 # The rings without clock, file or event loop: what to run after each edit of them.
 CORE := $(addprefix tests/,core credit formats planner strategies golden contracts/test_formats.py contracts/test_strategies.py test_layout.py)
+# Where the compiled step of the built-in model is kept for tests.
+FUSED := XDG_CACHE_HOME=$(CURDIR)/build/cache
 # The tests that need the libraries of .venv-games; `make test` runs all others of their folder.
 GAMES := $(addprefix tests/environments/test_,gym.py openenv.py textarena.py textworld.py)
 # Modules are compiled once for all processes of a run, not by each process anew.
@@ -128,8 +130,12 @@ test-trainers: $(TRAINERS_READY)
 	@$(TRAINERS_BIN)/python -m pytest -q -rs -m trainers tests/trainers
 
 # Outages, kills at random and other long suites: the examples of the pages, servers on workspaces, repaired repositories.
-test-faults: $(READY) bubblewrap
-	@$(BIN)/python -m pytest -q $(IN_TWO) -m "slow and not hostile"
+# Here the compiled step computes the built-in model, with the bits that `make test` has from numpy alone.
+test-faults: $(READY) bubblewrap fused-step
+	@$(FUSED) $(BIN)/python -m pytest -q $(IN_TWO) -m "slow and not hostile"
+
+fused-step: $(READY)
+	@$(FUSED) $(BIN)/python -m ramify.engines.build_fused_step > /dev/null || echo "numpy alone computes the model" >&2
 
 # A few seconds of each script in bench: those that need a library or a server that is not here say so.
 test-bench: $(READY) bubblewrap
