@@ -1,12 +1,14 @@
 """Placement over replicas: what of a tree's shared prefixes is computed once, what that is worth, what deciding costs.
 
-Eight modelled servers (`engines/server.py`, in virtual time; times are exact) grow the same trees under three rules:
+Eight modelled servers (`engines/server.py`, in virtual time; times are exact) grow the same trees under four rules:
 
 - round_robin: one replica after the other;
 - cache_aware: the rule of sgl-project/sglang's router at its defaults (cache_threshold 0.3, balance_abs_threshold 64,
   balance_rel_threshold 1.5): the replica with the longest match if that is more than 0.3 of the context, else the least
   loaded; the least loaded for everybody while the loads are out of balance. It sees requests and no answers;
-- prefix: this project's (`engines/placement.py`).
+- prefix: this project's (`engines/fleet/placement.py`);
+- known lengths: the same, if it knew how long each turn will be: the load of a replica is the tokens of its requests in
+  place of their number. No forecast of lengths balances better than the lengths themselves.
 
 `blocks held`: of the context tokens in whole blocks of 16 that any request had computed before, anywhere, the share
 that was cached where the request went. `twice`: the others, computed again. `spills`: requests whose best replica was
@@ -36,7 +38,7 @@ from ramify.core.codec import Codec
 from ramify.core.engine import Capabilities, Generation, Request
 from ramify.core.problem import Problem
 from ramify.core.segment import Ids_T
-from ramify.engines.fleet.placement import Load, Placement, PrefixPlacement, RoundRobin, Seat
+from ramify.engines.fleet.placement import MAX_IN_FLIGHT, SPARE, Load, Placement, PrefixPlacement, RoundRobin, Seat
 from ramify.engines.fleet.replicas import Replicas
 from ramify.runner.library import rollout
 from ramify.testing.clock import run_virtual
@@ -74,14 +76,56 @@ class CacheAware:
     def forget(self, replica: int) -> None: ...
 
 
-RULES = {"round_robin": lambda n: RoundRobin(), "cache_aware": CacheAware, "prefix": PrefixPlacement}
+class Tokens(Load):
+    """Tokens that requests in flight have come to when they end, in hundredths of a mean turn."""
+
+    def __init__(self, num_replicas: int) -> None:
+        super().__init__(num_replicas, max_in_flight=100 * MAX_IN_FLIGHT, spare=100 * SPARE)
+
+    def add(self, replica: int, number: int) -> None:
+        self.in_flight[replica] += number
+        self._num_taken += number
+
+
+class KnownLengths(PrefixPlacement):
+    """`prefix` with loads of tokens, which it is told in front of each request."""
+
+    def __init__(self, num_replicas: int) -> None:
+        super().__init__(num_replicas)
+        self.load = Tokens(num_replicas)
+        self.told = 0
+        """Tokens of the next request, in hundredths of a mean turn."""
+        self._numbers: dict[int, int] = {}
+
+    def seat(self, ids: Ids_T, tree: int, load: Load) -> Seat | None:
+        seat = super().seat(ids, tree, self.load)
+        assert seat is not None
+        self._numbers[id(seat)] = self.told
+        self.load.add(seat.replica, self.told)
+        return seat
+
+    def computed(self, seat: Seat, ids: Ids_T) -> None:
+        super().computed(seat, ids)
+        self.load.add(seat.replica, -self._numbers.pop(id(seat)))
+
+
+RULES = {
+    "round_robin": lambda n: RoundRobin(),
+    "cache_aware": CacheAware,
+    "prefix": PrefixPlacement,
+    "known lengths": KnownLengths,
+}
+Lengths = dict[tuple[int, int], int]
+"""Seed and context of a request -> the tokens that it came to. They are the same under every rule."""
 
 
 class Watched:
-    """Replicas, and what one cache of boundless size would have held."""
+    """Replicas, and what one cache of boundless size would have held. Notes the length of each turn, and tells it to a
+    rule that wants to know."""
 
-    def __init__(self, replicas: Replicas) -> None:
-        self._replicas = replicas
+    def __init__(self, replicas: Replicas, rule: Placement, lengths: Lengths) -> None:
+        self._replicas, self._rule, self._lengths = replicas, rule, lengths
+        self._mean = statistics.fmean(lengths.values() or [1])
         self._computed = KnownPrefixes(BLOCK_SIZE, max_blocks=1 << 40)
         self.num_forkable = 0
         self.num_held = 0
@@ -97,7 +141,11 @@ class Watched:
     async def generate(self, request: Request) -> Generation:
         forkable = self._computed.num_known(request.ids)
         self._computed.add(request.ids)
+        key = request.seed, len(request.ids)
+        if isinstance(self._rule, KnownLengths):
+            self._rule.told = round(100 * self._lengths[key] / self._mean)
         generation = await self._replicas.generate(request)
+        self._lengths[key] = len(generation.ids)
         self._computed.add(np.concatenate([request.ids, generation.ids[:-1]]))
         self.num_forkable += forkable
         self.num_held += min(forkable, generation.num_cached)
@@ -159,10 +207,10 @@ class Grown:
     num_spills: int
 
 
-async def grown(work: Work, rule: Placement, *, spare: int | None = None) -> Grown:
+async def grown(work: Work, rule: Placement, lengths: Lengths, *, spare: int | None = None) -> Grown:
     engines = [Simulated(Agent(work.num_thoughts)) for _ in range(work.num_replicas)]
     replicas = Replicas(engines, placement=rule) if spare is None else Replicas(engines, placement=rule, spare=spare)
-    watched = Watched(replicas)
+    watched = Watched(replicas, rule, lengths)
     task: Any = Searching((Slow(FunctionTool(passage, name="search"), QUICK),))
     report = (await rollout(work.problems, config=work.config, engine=watched, task=task)).report
     await watched.close()
@@ -186,14 +234,14 @@ def show(title: str, name: str, one: Grown, first: Grown) -> None:
 
 
 def show_work(work: Work, spares: Sequence[int]) -> None:
-    first: Grown | None = None
+    first, lengths = None, Lengths()
     for name, rule in RULES.items():
-        one = run_virtual(grown(work, rule(work.num_replicas)))
+        one = run_virtual(grown(work, rule(work.num_replicas), lengths))
         first = first or one
         show(work.title if one is first else "", name, one, first)
     assert first is not None
     for spare in spares if work.strategy != "offline" else ():
-        one = run_virtual(grown(work, PrefixPlacement(work.num_replicas), spare=spare))
+        one = run_virtual(grown(work, PrefixPlacement(work.num_replicas), lengths, spare=spare))
         show("", f"  spare {spare}", one, first)
 
 

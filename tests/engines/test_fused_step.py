@@ -1,6 +1,7 @@
 """The compiled forward pass has the bits of numpy, and is used only where it was built by this user."""
 
 import ctypes
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -150,13 +151,21 @@ def test_the_command_builds_it_and_says_where(tmp_path: Path, monkeypatch: pytes
     assert [path.name for path in (tmp_path / "ramify").iterdir()] == [Path(said.stdout.strip()).name]
 
 
+def test_a_compiler_of_fast_math_makes_no_zeros_of_small_numbers(tmp_path: Path) -> None:
+    """As `CC` may have it in the environment of a user."""
+    code = "from ramify.engines.build_fused_step import build; build(); print(float.fromhex('0x1p-1070') * 0.5 > 0)"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "CC": "cc -ffast-math"}
+    said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout == "True\n"
+
+
 @pytest.mark.parametrize(
     ("compiler", "said"),
     [
         ("false", "ended with 1"),
         ("no-such-compiler", "needs a C compiler; name it by CC"),
         (f"{sys.executable} -c 'raise SystemExit(\"no room on the disk\")'", "no room on the disk"),
-        ("cc -ffast-math", "gives other bits than numpy"),
+        ("cc -Dsqrtf=fabsf", "gives other bits than numpy"),
     ],
 )
 def test_what_cannot_be_built_is_not_used(

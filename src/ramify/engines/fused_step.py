@@ -24,7 +24,8 @@ from ramify.engines.slot_model import StepTokens
 SOURCE: Final = Path(__file__).with_suffix(".c")
 BUILD: Final = "python -m ramify.engines.build_fused_step"
 """The command that builds it."""
-FLAGS: Final = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
+FLAGS: Final = ("-O3", "-fno-fast-math", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")
+"""A library of `-ffast-math` would round small numbers to 0 in the whole process that loads it."""
 BLAS_NAMES: Final = (("scipy_cblas_{}64_", "int64_t"), ("cblas_{}64_", "int64_t"), ("cblas_{}", "int32_t"))
 """What numpy's BLAS calls its functions, and the type of their sizes: OpenBLAS of numpy's wheels, and others."""
 STRIP: Final = 16
