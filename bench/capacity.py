@@ -75,7 +75,7 @@ def simulator() -> None:
 
 def real(title: str, engine: Mapping[str, Any], *, num_engines: int, block_size: int, rounds: int) -> None:
     """Predict runs on an engine that was measured, and grow them."""
-    costs = measured_costs(config_of("chains", 8, engine))
+    costs = measured_costs(config_of("chains", 8, engine), context_tokens=few((64, 512), (16,)), new_tokens=few(48, 4))
     size = EngineSize(1, costs, float("inf"), block_size)
     print(f"{title}: {costs}")
     print(f"{title:24}{'trees':>7}{'turns':>8}{'forecast s':>12}{'grown s':>10}{'ratio':>8}")
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--part", action="append", choices=("simulator", "builtin", "vllm"))
     parser.add_argument("--rounds", type=int, default=few(5, 1))
     arguments = parser.parse_args()
-    parts = arguments.part or few(("simulator", "builtin", "vllm"), ("simulator",))
+    parts = arguments.part or few(("simulator", "builtin", "vllm"), ("simulator", "builtin"))
     if "simulator" in parts:
         simulator()
     if "builtin" in parts:
