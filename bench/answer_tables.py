@@ -72,17 +72,15 @@ def lines_of(task: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     said = io.StringIO()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(said):
         names = [contender(name, Path(folder)) for name in TASKS[task]]
-        arguments = [
-            "eval",
-            "--presets",
-            ",".join(names),
-            "--task",
-            task,
+        arguments = ["eval", "--json", "--presets", ",".join(names), "--task", task]
+        arguments += [
             "--budget",
             f"decode_tokens={options.budgets}",
-            "--json",
+            "--problems",
+            str(options.problems),
+            "--seeds",
+            str(options.seeds),
         ]
-        arguments += ["--problems", str(options.problems), "--seeds", str(options.seeds)]
         if options.plots is not None:
             arguments += ["--plot", str(options.plots / f"eval-{task}.svg")]
         if code := ramify(arguments):
