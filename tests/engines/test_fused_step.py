@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from ramify.engines.slot_model import Chunk, Rows
 from ramify.testing.contracts.engines import ENGINE_RULES, EngineCase
 from ramify.testing.contracts.rules import keep
 
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, as the fused step does")
 NO_ROWS = Rows(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.int32))
 
 
