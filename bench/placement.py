@@ -1,6 +1,7 @@
 """Placement over replicas: what of a tree's shared prefixes is computed once, what that is worth, what deciding costs.
 
-Eight modelled servers (`engines/server.py`, in virtual time; times are exact) grow the same trees under four rules:
+Eight modelled servers (`testing/simulated_server.py`, in virtual time; times are exact) grow the same trees under four
+rules:
 
 - round_robin: one replica after the other;
 - cache_aware: the rule of sgl-project/sglang's router at its defaults (cache_threshold 0.3, balance_abs_threshold 64,
@@ -8,7 +9,7 @@ Eight modelled servers (`engines/server.py`, in virtual time; times are exact) g
   loaded; the least loaded for everybody while the loads are out of balance. It sees requests and no answers;
 - prefix: this project's (`engines/fleet/placement.py`);
 - known lengths: the same, if it knew how long each turn will be: the load of a replica is the tokens of its requests in
-  place of their number. No forecast of lengths balances better than the lengths themselves.
+  place of their number. It says what forecasts of lengths could come to.
 
 `blocks held`: of the context tokens in whole blocks of 16 that any request had computed before, anywhere, the share
 that was cached where the request went. `twice`: the others, computed again. `spills`: requests whose best replica was

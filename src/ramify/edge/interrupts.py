@@ -1,7 +1,7 @@
 """Ctrl-C that Python or a library would lose.
 
 Python 3.11 wraps what is raised in `__set_name__`, as when an enum is made, in a `RuntimeError`. It prints and drops
-what is raised in `__del__` or in a hook of `fork`, and so do some libraries while they are imported.
+what is raised in `__del__` or in a hook of `fork`. Some libraries drop it too while they are imported.
 """
 
 import signal

@@ -133,6 +133,7 @@ __attribute__((target("avx2,fma"))) void rows_in_tiles(const float *x, const flo
         for (int r = 0; r < TILE; r++)
             halves[r] = _mm_add_ps(_mm256_castps256_ps128(sums[r]), _mm256_extractf128_ps(sums[r], 1));
         const __m128 low = _mm_hadd_ps(halves[0], halves[1]), high = _mm_hadd_ps(halves[2], halves[3]);
+        /* BLAS adds to zeros, which makes 0 of -0. */
         _mm_storeu_ps(y + row, _mm_add_ps(_mm_hadd_ps(low, high), _mm_setzero_ps()));
     }
 }

@@ -94,6 +94,12 @@ class FusedStep:
         block: int,
         is_bounded: bool,
     ) -> None:
+        """All arrays are contiguous, and kept. Raises `ConfigError` for a numpy whose BLAS or ufuncs cannot be called.
+
+        - `cache`: (layers, slots, 2 KV, positions, hd), which `forward` writes; `positions` is a multiple of `block`.
+        - `rotations`: (positions, hd / 2); `ones`: at least `block` ones.
+        - `is_bounded`: whether scores stay so small that their maximum need not be taken off.
+        """
         self._library = library
         self._kept: list[object] = []
         """Arrays that the library has pointers to."""

@@ -39,7 +39,7 @@ class Qwen3Shape:
 
     @classmethod
     def read(cls, folder: Path) -> "Qwen3Shape":
-        """Read `config.json`. Raises `ConfigError` for a network that this file does not compute."""
+        """Read `config.json`. Raises `ConfigError` for a network that `NumpyModel` does not compute."""
         path = folder / "config.json"
         if not path.exists():
             raise ConfigError(f"no model in {str(folder)!r}: config.json is missing")

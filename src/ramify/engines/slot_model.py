@@ -42,8 +42,11 @@ class StepTokens:
     """The N tokens of a step: those of the rows, then those of each chunk."""
 
     ids: Ids_T
+    """(N,)"""
     slots: Indices
+    """(N,) slot of each token."""
     positions: Indices
+    """(N,) position of each token in its slot."""
     ends: Indices
     """(1 + C,) where the first chunk begins, and where each ends."""
     last: Indices
