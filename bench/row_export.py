@@ -5,8 +5,9 @@ The trees are grown by the driver from steps made beforehand; nothing but what i
 of the rounds. Less is better.
 
 - `rows`: `rows_of` with the credit that the strategy takes. Target: at most 5 ms for 16 leaves.
-- a format: rows to a file, over the time in which the library below encodes the same fields, made beforehand: msgspec
-  for JSON (`msgspec.json.encode` of the records), pyarrow for Parquet (a table of columns, written). Target: at most 2.
+- a format: rows to a new file, over the time in which the library below encodes the same fields, made beforehand:
+  msgspec for JSON (`encode_lines` of the records), pyarrow for Parquet (a table of columns, written). Target: at most
+  2.
 
 Run: python bench/row_export.py [--rounds N] [--smoke]
 """
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -123,7 +125,7 @@ def main() -> None:
         ("tree of 1,024, 40 turns", tree, 1024, 40),
     ]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder)
+        path, number = Path(folder), count()
         for name, make, num_leaves, num_turns in shapes[: 2 if chosen.smoke else None]:
             made = make(num_leaves, num_turns)
             rows = rows_of(made)
@@ -133,13 +135,13 @@ def main() -> None:
             if num_leaves <= 128:
                 few = min(rounds, 3) if num_leaves > 16 else rounds
                 ours, alone = seconds(
-                    lambda rows=rows: jsonl.write(rows, path / "rows.jsonl", force=True),
+                    lambda rows=rows: jsonl.write(rows, path / f"{next(number)}.jsonl"),
                     json_alone(rows, path / "alone.jsonl"),
                     rounds=few,
                 )
                 cells += [f"{ours * 1e3:.1f}", f"{ours / alone:.2f}"]
                 ours, alone = seconds(
-                    lambda rows=rows: parquet.write(rows, path / "rows.parquet", force=True),
+                    lambda rows=rows: parquet.write(rows, path / f"{next(number)}.parquet"),
                     parquet_alone(rows, path / "alone.parquet"),
                     rounds=few,
                 )
