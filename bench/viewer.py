@@ -51,6 +51,8 @@ except ImportError as error:
 
 NUM_CHANGES: Final = few(20, 2)
 FRAME_GOALS_MS: Final = {50: 17.0, 95: 34.0}
+DRAWN: Final = few(((10_000, 16), (100_000, 4)), ((100, 16),), book=((10_000, 16), (30_000, 4)))
+"""Nodes, and tokens a node, of the trees that are drawn."""
 PROMPTS: Final = few(60, 4)
 """Of the rollout that is watched."""
 ROUNDS: Final = few(9, 1)
@@ -143,7 +145,7 @@ class Bench:
 
 
 def drawing(bench: Bench, folder: Path) -> None:
-    for num_nodes, num_tokens in ((10_000, 16), (100_000, 4)):
+    for num_nodes, num_tokens in DRAWN:
         has_goal, what = num_nodes == 10_000, f"{num_nodes:,} nodes"
         path, seconds = bench.page(folder / f"{num_nodes}", num_nodes, num_tokens, MEASURES)
         line(f"{what}: ramify view --html", [seconds], "s")

@@ -148,6 +148,15 @@ def test_a_tree_that_grows_is_replayed_as_it_stands(store: FolderStore):
         run.replayed(5)
 
 
+def test_a_tree_that_is_asked_for_has_its_row_too(whole: Path):
+    run = looked(whole)
+    for number in reversed(range(NUM_TREES)):
+        run.replayed(number)
+    assert (run.is_filled, run.num_filled) == (True, NUM_TREES)
+    assert values(run) == shown(whole)
+    assert (run.look(), run.look()) == (set(range(NUM_TREES)), set())
+
+
 def test_a_fill_computes_at_least_one_row(whole: Path):
     run = looked(whole)
     for number in range(1, NUM_TREES + 1):

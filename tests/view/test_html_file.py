@@ -49,7 +49,7 @@ def test_a_page_holds_every_document_as_it_is_served(run: Path):
     documents = opened(run)
     found = in_page(html_page(documents))
     assert found.pop("index") == documents.index(is_live=False)
-    names = ["run/0", *(f"run/0/tree/{number}{end}" for number in range(4) for end in ("", "/tokens/0"))]
+    names = [*(f"run/0/tree/{number}{end}" for number in range(4) for end in ("", "/tokens/0")), "run/0"]
     assert list(found) == names
     for name in names:
         assert found[name] == json.loads(json.dumps(documents.get(name)))
@@ -153,7 +153,7 @@ def test_a_tree_that_cannot_be_replayed_says_why(tmp_path: Path):
 
 def test_runs_without_trees_and_files_of_others_are_pages(store: FolderStore, tmp_path: Path):
     text = html_page(Documents.open([store.path, foreign(tmp_path / "7.jsonl")]))
-    assert list(in_page(text)) == ["index", "run/0", "run/1", "run/1/tree/0", "run/1/tree/0/tokens/0"]
+    assert list(in_page(text)) == ["index", "run/1/tree/0", "run/1/tree/0/tokens/0", "run/0", "run/1"]
     assert len(text) > len(live_page()[0])
 
 

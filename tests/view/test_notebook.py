@@ -69,7 +69,7 @@ def grown() -> Rollout:
 
 def test_a_tree_shows_itself():
     found = in_page(page_in(tree_of("one", "two")._repr_html_()))
-    assert list(found) == ["index", "run/0", "run/0/tree/0", "run/0/tree/0/tokens/0"]
+    assert list(found) == ["index", "run/0/tree/0", "run/0/tree/0/tokens/0", "run/0"]
     assert found["index"]["opens"] == 0
     assert found["index"]["is_live"] is False
     assert found["run/0/tree/0"]["nodes"]["label"] == ["q?", "one", "two"]

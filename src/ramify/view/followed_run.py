@@ -7,7 +7,7 @@ the folder is told in `faults`: neither a look nor a fill raises an error.
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -53,6 +53,8 @@ class FollowedRun:
         self._num_faults = 0
         self._due: dict[int, None] = {}
         """Finished trees without a row, in the order in which they were finished."""
+        self._shown: set[int] = set()
+        """Trees whose rows were computed because somebody asked for the tree; the next look tells them."""
 
     @classmethod
     def open(cls, path: Path | str, *, name: str = "") -> "FollowedRun":
@@ -133,7 +135,7 @@ class FollowedRun:
         self.revision += 1
         if self.opened is None:
             self._open()
-        changed: set[int] = set()
+        changed, self._shown = self._shown & set(self.trees), set()
         for part in self._parts:
             changed |= self._look_at(part)
             if self.anew == self.revision:
@@ -156,12 +158,12 @@ class FollowedRun:
         return bool(self._due)
 
     def replayed(self, number: int) -> Replayed:
-        """One tree, finished or growing, from its lines. Raises `StoreError` if there is none, or if it cannot be
-        replayed."""
+        """One tree, finished or growing, from its lines. If its row was not computed yet, it is now. Raises
+        `StoreError` if there is none, or if it cannot be replayed."""
         if number not in self.trees:
             raise StoreError(f"{self.path} has no tree {number}")
         with closing(RecordReader()) as reader:
-            return self._made(self.trees[number], reader, lambda replayed: replayed)
+            return self._made(self.trees[number], reader, self._with_row)
 
     def records(self, number: int) -> list[TreeRecord]:
         """The records of one tree. Raises `StoreError` if there are none, or if they cannot be read."""
@@ -284,6 +286,16 @@ class FollowedRun:
         except StoreError as error:
             tree.fault = str(error)
             self._told(tree.fault)
+
+    def _with_row(self, replayed: Replayed) -> Replayed:
+        """Compute the row of a tree that was replayed, if that is due. Returns the tree."""
+        number = replayed.index
+        if number in self._due:
+            with suppress(Exception):  # The records may be anybody's: `fill` tells what is wrong with them.
+                self.trees[number].row = tree_row(replayed)
+                del self._due[number]
+                self._shown.add(number)
+        return replayed
 
     def _made(self, tree: FollowedTree, reader: RecordReader, make: Callable[[Replayed], T]) -> T:
         """What `make` makes of a tree. Raises `StoreError` if it cannot be replayed."""

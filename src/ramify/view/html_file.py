@@ -51,8 +51,6 @@ def html_page(
 ) -> str:
     """The text of the file; see `write_html`."""
     list(documents.look())
-    while documents.fill(FILL_S):
-        pass
     _refuse_unknown(documents, trees or ())
     chosen = _chosen(documents, trees=trees, max_nodes=max_nodes, has_tokens=has_tokens)
     text = page_of(_bounded(blocks(chosen)))
@@ -86,7 +84,6 @@ def _chosen(
     yield "index", index | ({"opens": wanted[0]} if len(documents.runs) == 1 and len(wanted) == 1 else {})
     num_nodes = 0
     for run, followed in enumerate(documents.runs):
-        yield f"run/{run}", documents.get(f"run/{run}")
         for number in sorted(followed.trees):
             if (trees is not None and number not in trees) or (max_nodes is not None and num_nodes >= max_nodes):
                 continue
@@ -97,6 +94,10 @@ def _chosen(
             num_nodes += len(tree["nodes"]["parent"])
             for chunk in range(len(tree["chunks"]) if has_tokens else 0):
                 yield f"run/{run}/tree/{number}/tokens/{chunk}", documents.tokens(run, number, chunk)
+    while documents.fill(FILL_S):  # What is left: a tree that is put in has its figures already.
+        pass
+    for run in range(len(documents.runs)):
+        yield f"run/{run}", documents.get(f"run/{run}")
 
 
 def _too_large() -> ConfigError:

@@ -55,6 +55,7 @@ def tree_document(
     becomes `rows_refused`. `facts`: what the file of another project says besides. `firsts`: the `chunks` of the tree,
     for a caller that has them."""
     tree = replayed.tree
+    steps = [tree.segments(node) for node in range(len(tree))]
     rows, refused = _rows(tree, rows_of) if replayed.is_closed else ([], "rows are made when the tree is finished")
     return {
         "tree": replayed.index,
@@ -76,10 +77,10 @@ def tree_document(
         "actions": sorted({tree.action(node) for node in range(len(tree))}),
         "stops": list(STOPS),
         "stop_meanings": {word: meaning.when for word, meaning in STOP_WORDS.items()},
-        "nodes": _columns(tree, strategy, born=_born(replayed), rows=rows),
+        "nodes": _columns(tree, steps, strategy, born=_born(replayed), rows=rows),
         "scores": _by_node(tree, lambda node: [_score(score) for score in tree.scores(node)]),
         "notes": _by_node(tree, lambda node: plain(tree.notes(node))),
-        "calls": _by_node(tree, lambda node: _calls(tree, node)),
+        "calls": _by_node(tree, lambda node: _calls(steps[node])),
         "forks": [plain(asdict(fork)) for fork in tree.forks],
         "candidates": [plain(asdict(candidate)) for candidate in tree.candidates],
         "events": _events(replayed, records),
@@ -116,15 +117,22 @@ def plain(value: Any) -> Any:
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
 
-def _columns(tree: Tree, strategy: StrategyConfig, *, born: Sequence[int], rows: Sequence[Document]) -> Document:
+def _columns(
+    tree: Tree,
+    steps: Sequence[Sequence[Segment]],
+    strategy: StrategyConfig,
+    *,
+    born: Sequence[int],
+    rows: Sequence[Document],
+) -> Document:
+    """`steps`: the segments of each node."""
     nodes = range(len(tree))
     actions = sorted({tree.action(node) for node in nodes})
     places = {action: place for place, action in enumerate(actions)}
     stops = {word: place for place, word in enumerate(STOPS)}
     worth = {one.node: one for one in valued(tree, strategy).nodes}
     trained = _trained(rows)
-    segments = [tree.segments(node) for node in nodes]
-    names = sorted({name for step in segments for segment in step for name in segment.measures})
+    names = sorted({name for step in steps for segment in step for name in segment.measures})
     return {
         "parent": [-1 if (parent := tree.parent(node)) is None else parent for node in nodes],
         "edge": [EDGES.index(tree.edge(node)) for node in nodes],
@@ -137,22 +145,22 @@ def _columns(tree: Tree, strategy: StrategyConfig, *, born: Sequence[int], rows:
         "born": list(born),
         "is_leaf": [int(tree.is_leaf(node)) for node in nodes],
         **{
-            origin: [sum(len(s) for s in step if s.origin == origin) for step in segments]
+            origin: [sum(len(s) for s in step if s.origin == origin) for step in steps]
             for origin in ("prompt", "sampled", "given", "written")
         },
         "billed": [tree.num_billed(node) for node in nodes],
         **{f"step {name}": [plain(tree.measure(node, name)) for node in nodes] for name in tree.measure_names},
-        "label": [_label(tree, node) for node in nodes],
+        "label": [_label(tree, node, steps[node]) for node in nodes],
         "reward": [plain(worth[node].reward) for node in nodes],
         "value": [plain(worth[node].value) for node in nodes],
         "q": [plain(worth[node].q) for node in nodes],
         "visits": [worth[node].visits for node in nodes],
         "is_oracle": [int(worth[node].is_oracle) for node in nodes],
         "advantage": [None] * len(nodes),
-        "logprob": [_mean([s.logprobs for s in step if s.is_sampled]) for step in segments],
-        **{name: [_mean([s.measures.get(name) for s in step if s.is_sampled]) for step in segments] for name in names},
+        "logprob": [_mean([s.logprobs for s in step if s.is_sampled]) for step in steps],
+        **{name: [_mean([s.measures.get(name) for s in step if s.is_sampled]) for step in steps] for name in names},
         **_training(trained, nodes),
-        "version": [max((s.version for s in step if s.version is not None), default=None) for step in segments],
+        "version": [max((s.version for s in step if s.version is not None), default=None) for step in steps],
     }
 
 
@@ -164,9 +172,8 @@ def _training(trained: Mapping[int, tuple[float | None, float]], nodes: range) -
     return {"advantage": [advantage for advantage, _ in values], "weight": [weight for _, weight in values]}
 
 
-def _label(tree: Tree, node: int) -> str:
+def _label(tree: Tree, node: int, segments: Sequence[Segment]) -> str:
     """The beginning of what the step says, and of what answered it."""
-    segments = tree.segments(node)
     if all(segment.origin == "prompt" for segment in segments):
         return shortened(tree.problem.question, LABEL_WIDTH)
     short = [Segment(segment.origin, segment.ids[:MAX_LABEL_TOKENS]) for segment in segments]
@@ -185,9 +192,9 @@ def _mean(parts: Sequence[np.ndarray | None]) -> float | None:
     return plain(round(mean, 6)) if math.isfinite(mean) else None
 
 
-def _calls(tree: Tree, node: int) -> list[Document]:
+def _calls(segments: Sequence[Segment]) -> list[Document]:
     """The tool calls of a node, without arguments and results: they are in its tokens' document."""
-    calls = [segment.tool_call for segment in tree.segments(node)]
+    calls = [segment.tool_call for segment in segments]
     return [
         {
             "tool": call.tool,
