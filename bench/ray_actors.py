@@ -1,18 +1,19 @@
-"""What it costs to share a run among Ray actors: 10,000 trees on 4 actors against the same trees in one process.
+"""What it costs to share a run among Ray actors, one a core: the same trees in one process, and without Ray.
 
 Two chains a tree by the scripted engine, which answers at once: nothing is measured but the runner, the journal and
 what sharing adds. Every way writes its journals with the same durability (`group`: fdatasync; `os`: left to the
-system), and must grow the same trees. Four processes without Ray, and one actor alone, say what part of it is the
+system), and must grow the same trees. Processes without Ray, and one actor alone, say what part of it is the
 machine's.
 
 - wall: from the start of the first process to the end of the last, Ray's own start included; grow: without Ray's start.
 - a core: trees a second of `grow`, divided by the cores there are, but by one for the single process. Target: 70 % of
   the single process's.
 - cpu: CPU a tree of the processes that grow, their start included; other work on the machine changes it little.
+- beside: CPU a tree of what does not grow: the process that shares the work out, and Ray's own processes.
 - growth: of the resident size of the growing processes together: the largest of the second half of the run over the
   largest of the second quarter. Target: at most 1.05.
 
-Run: python bench/ray_actors.py [--trees 10000] [--workers 4] [--durability group] [--folder DIR]
+Run: python bench/ray_actors.py [--trees 10000] [--workers CORES] [--durability group] [--folder DIR]
 """
 
 import argparse
@@ -22,7 +23,8 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,20 +58,24 @@ def config(trees: int, durability: str) -> RunConfig:
 
 @dataclass
 class Watched:
-    """CPU and memory of some processes, looked at now and then."""
+    """CPU and memory of the processes that grow, and CPU of those beside them, looked at now and then."""
 
     cpu_s: dict[int, float] = field(default_factory=dict)
+    beside_s: dict[int, float] = field(default_factory=dict)
     resident: list[int] = field(default_factory=list)
 
-    def look(self, pids: list[int]) -> None:
+    def look(self, pids: list[int], beside: Iterable[int] = ()) -> None:
+        """Look at processes that grow, and at others; those that have ended keep what was seen last."""
         sizes = 0
+        for pid in beside:
+            with suppress(OSError):
+                self.beside_s[pid] = cpu_of(pid)
         for pid in pids:
             try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 sizes += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
+                self.cpu_s[pid] = cpu_of(pid)
             except OSError:
                 return
-            self.cpu_s[pid] = (int(fields[11]) + int(fields[12])) / TICKS
         self.resident.append(sizes)
 
     @property
@@ -77,6 +83,24 @@ class Watched:
         """The largest size after the first half, over the largest of the second quarter."""
         quarter = len(self.resident) // 4
         return max(self.resident[2 * quarter :]) / max(self.resident[quarter : 2 * quarter])
+
+
+def cpu_of(pid: int) -> float:
+    """Seconds that a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def begun_by(pid: int) -> set[int]:
+    """The processes that a process has begun, and those that these have."""
+    parents: dict[int, int] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(file.parent.name)] = int(file.read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
 
 
 @dataclass
@@ -142,7 +166,12 @@ def _in_processes(
 
 def actors(settings: RunConfig, out: Path, workers: int) -> Measured:
     watched, began = Watched(), time.perf_counter()
-    report = ray.rollout(settings, out, num_workers=workers, show=lambda tally: watched.look(writers(out)))
+
+    def look(tally: object) -> None:
+        growing = writers(out)
+        watched.look(growing, begun_by(os.getpid()).difference(growing))
+
+    report = ray.rollout(settings, out, num_workers=workers, show=look)
     wall = time.perf_counter() - began
     cores = min(workers, len(os.sched_getaffinity(0)))
     return Measured(
@@ -157,7 +186,7 @@ def trees_of(path: Path) -> list[bytes]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trees", type=int, default=few(10_000, 20))
-    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--durability", default="group")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
@@ -176,7 +205,7 @@ def main() -> None:
 
 
 def show(found: list[Measured], trees: int) -> None:
-    heads = ("wall s", "grow s", "trees/s", "a core", "of one", "cpu ms", "of one", "MB", "growth")
+    heads = ("wall s", "grow s", "trees/s", "a core", "of one", "cpu ms", "of one", "beside", "MB", "growth")
     print(f"{'':16}{''.join(f'{head:>8}' for head in heads)}")
     one, cpu = trees / found[0].grow_s, found[0].cpu_s
     for each in found:
@@ -184,6 +213,7 @@ def show(found: list[Measured], trees: int) -> None:
         print(
             f"{each.name:16}{each.wall_s:8.1f}{each.grow_s:8.1f}{rate:8.1f}{rate / each.num_cores:8.1f}"
             f"{rate / each.num_cores / one:8.2f}{each.cpu_s / trees * 1000:8.2f}{cpu / each.cpu_s:8.2f}"
+            f"{sum(each.watched.beside_s.values()) / trees * 1000:8.2f}"
             f"{statistics.median(each.watched.resident) / 1e6:8.0f}{each.watched.growth:8.2f}"
         )
     print("of one: over that of the single process, of the rate a core and of trees a CPU second; target 0.70")
