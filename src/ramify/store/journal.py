@@ -30,10 +30,11 @@ from ramify.store.framing import (
     file_name,
     frame,
     parse,
+    parse_number,
     sound_end,
 )
 from ramify.store.plain_file import new_plain, open_plain, read_plain, refuse_link, writable
-from ramify.store.records import Accepted, FileRecord, Header, Record, RunRecord, Sealed
+from ramify.store.records import Accepted, Header, Record, RunRecord, Sealed
 
 LOCK = "lock"
 COPY = "header.copy"
@@ -258,19 +259,21 @@ class Reader:
                 self._tear(raw, lines, os.fstat(file.fileno()).st_size)
                 return
             self.position.advance(record, raw)
-            if not isinstance(record, FileRecord):
+            if not isinstance(record, Header) and not isinstance(record, Sealed):
                 yield record
 
     def _record(self, raw: bytes) -> Record | None:
         """The record of a line that must be the next one; None = the line is incomplete or its checksum is wrong."""
-        line = parse(raw)
+        line = parse_number(raw)
         if line is None:
             return None
-        self._refuse_unless(not self.is_sealed, "the file goes on behind its seal")
-        if line.number != self.position.number:
-            raise self._damaged(_out_of_place(line.number, self.position.number))
+        number, body = line
+        if self.is_sealed:
+            raise self._damaged("the file goes on behind its seal")
+        if number != self.position.number:
+            raise self._damaged(_out_of_place(number, self.position.number))
         try:
-            record = decode(line.body)
+            record = decode(body)
         except StoreError as error:
             raise self._damaged(str(error)) from error
         if isinstance(record, Header) or not self.position.num_records:
