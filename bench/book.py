@@ -64,7 +64,8 @@ CHAPTERS: Final = (
         "Cost of a search",
         "Microseconds of a search's own calls a node, at 1,000 and 4,000 nodes, beside TreeQuest and a port of "
         "rStar's loop doing the same work. Whole loops, with driver and tree, stand beside its_hub with an instant "
-        "model. `ratio` is the peer's time over ours: more is better.",
+        "model. `ratio` is the peer's time over ours: more is better. `grows` is the power of the number of nodes with "
+        "which the time a node grows: 0 is flat.",
         ("search_speed.py", "--peer", ".venv-peers/bin/python"),
     ),
     Chapter(

@@ -2,8 +2,9 @@
 
 One tree grown by the driver from steps made beforehand, judged by a number that follows from the node; only the calls
 of the strategy are timed, but for rows of a whole loop. With 16 in flight the one asked for last comes back first.
-Target: at most 20 microseconds, flat in the number of nodes. `--strategy` picks rows, `--peer PYTHON` runs the peers in
-an interpreter in which `treequest` and `its_hub` are installed.
+Target: at most 20 microseconds, flat in the number of nodes: `grows` is the power of the number of nodes with which the
+time a node grows, 0 = flat. `--strategy` picks rows, `--peer PYTHON` runs the peers in an interpreter in which
+`treequest` and `its_hub` are installed.
 
 Peers are timed doing the same work from the same numbers: `treequest` in its fastest mode (ask, tell, state kept in
 place; its `step` copies the tree), `its_hub` (whole loops), and ports of published loops
@@ -230,6 +231,12 @@ def microseconds(row: Row, num_nodes: int, in_flight: int) -> tuple[float, int]:
     return best, count
 
 
+def exponent(found: Sequence[tuple[float, int]]) -> float:
+    """The power of the number of nodes with which the time a node grows: a line through the logarithms."""
+    times, counts = np.log(np.array(found, np.float64)).T
+    return float(np.polyfit(counts, times, 1)[0])
+
+
 def peers(python: str) -> dict[str, Any]:
     """What the peers take in the other interpreter: name -> {"nodes/in flight": microseconds}."""
     script = Path(__file__).with_name("published_searches.py")
@@ -243,14 +250,17 @@ def main() -> None:
     parser.add_argument("--peer", default=sys.executable, help="interpreter in which the peers run")
     arguments = parser.parse_args()
     published = peers(arguments.peer)
-    print(f"{'strategy':28} {'nodes':>7} {'in flight':>9} {'us/node':>9} {'peer us':>9} {'ratio':>7}")
+    print(f"{'strategy':28} {'nodes':>7} {'in flight':>9} {'us/node':>9} {'peer us':>9} {'ratio':>7} {'grows':>6}")
     for name in arguments.strategy or ROWS:
         for in_flight in (LEVEL,) if ROWS[name].is_whole else IN_FLIGHT:
+            found: list[tuple[float, int]] = []
             for num_nodes in SIZES:
                 us, count = microseconds(ROWS[name], num_nodes, in_flight)
+                found.append((us, count))
                 peer = published.get(ROWS[name].peer, {}).get(f"{num_nodes}/{in_flight}")
                 beside = f"{peer:9.1f} {peer / us:7.1f}" if peer else f"{'-':>9} {'-':>7}"
-                print(f"{name:28} {count:7} {in_flight:9} {us:9.1f} {beside}", flush=True)
+                grows = f" {exponent(found):6.2f}" if len(found) == len(SIZES) else ""
+                print(f"{name:28} {count:7} {in_flight:9} {us:9.1f} {beside}{grows}", flush=True)
 
 
 if __name__ == "__main__":
