@@ -55,7 +55,7 @@ def shortest(values: Floats_T) -> Doubles_T:
         decimals = np.rint(numbers * power) / power
         is_same = decimals.astype(np.float32) == wanted
         found[left[is_same]] = decimals[is_same]
-        is_same &= exponents < digits - 1  # With a digit less, a whole number would lose one before its point.
+        is_same &= exponents < digits - 1  # A digit less would be one before the point.
         left, numbers, wanted, exponents = left[is_same], numbers[is_same], wanted[is_same], exponents[is_same]
         if not len(left):
             break
@@ -90,10 +90,10 @@ def decimals_text(values: Floats_T, what: str) -> JsonText:
 
 def data_text(value: Any) -> JsonText | None:
     """JSON data whose numbers are finite. None = its text needs Python's own `json`: for a number that has another
-    notation there, or for half of a surrogate pair, which UTF-8 cannot hold."""
+    notation there or is too large here, or for half of a surrogate pair, which UTF-8 cannot hold."""
     try:
         text = msgspec.json.encode(value)
-    except UnicodeEncodeError:
+    except (UnicodeEncodeError, OverflowError):
         return None
     return None if _OTHER_NOTATION.search(text) else JsonText(text)
 

@@ -68,7 +68,7 @@ def frame(number: int, after: int | None, body: bytes) -> bytes:
 
 def parse(raw: bytes) -> JournalLine | None:
     """The content of `raw`; None = it is not a complete line with a right checksum."""
-    match = _whole(raw)
+    match = _frame_of(raw)
     if match is None:
         return None
     number, after = match.groups()
@@ -77,11 +77,11 @@ def parse(raw: bytes) -> JournalLine | None:
 
 def parse_number(raw: bytes) -> tuple[int, bytes] | None:
     """The number and the body that `parse` finds, for those who read a whole journal: in half of its time."""
-    match = _whole(raw)
+    match = _frame_of(raw)
     return None if match is None else (int(match[1]), b"{" + raw[match.end() : -1])
 
 
-def _whole(raw: bytes) -> re.Match[bytes] | None:
+def _frame_of(raw: bytes) -> re.Match[bytes] | None:
     """The frame of a line that is complete and whose checksum matches exactly; None = it is not."""
     match = _FRAME.match(raw)
     return match if match is not None and _is_whole(raw) else None

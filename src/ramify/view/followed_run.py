@@ -135,7 +135,7 @@ class FollowedRun:
         self.revision += 1
         if self.opened is None:
             self._open()
-        changed, self._shown = self._shown & set(self.trees), set()
+        changed, self._shown = self._shown, set()
         for part in self._parts:
             changed |= self._look_at(part)
             if self.anew == self.revision:
@@ -191,6 +191,7 @@ class FollowedRun:
         self.trees, self.news = {}, RunNews()
         self._faults.clear()
         self._due.clear()
+        self._shown.clear()
         self._num_faults = 0
         self.anew, self._again = self.revision, f"{why}: the run was read again from its beginning"
         return gone
