@@ -27,6 +27,7 @@ import pyarrow
 import pyarrow.parquet
 from rich.console import Console
 from rich.table import Table
+from smoke import few
 from tree_overhead import SOURCE, grown
 
 from ramify.core.command import Score
@@ -109,10 +110,8 @@ def parquet_alone(rows: list[Row], path: Path) -> Callable[[], object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--smoke", action="store_true", help="one round without the largest tree, for the form only")
-    chosen = parser.parse_args()
-    rounds = 1 if chosen.smoke else chosen.rounds
+    parser.add_argument("--rounds", type=int, default=few(9, 1))
+    rounds = parser.parse_args().rounds
     table = Table(
         "", "tokens", "rows, ms", "µs a 1,000 tokens", "JSONL, ms", "over msgspec", "Parquet, ms", "over pyarrow"
     )
@@ -126,24 +125,24 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory() as folder:
         path, number = Path(folder), count()
-        for name, make, num_leaves, num_turns in shapes[: 2 if chosen.smoke else None]:
+        for name, make, num_leaves, num_turns in few(shapes, shapes[:1]):
             made = make(num_leaves, num_turns)
             rows = rows_of(made)
             num_tokens = sum(map(len, rows))
             [rows_s] = seconds(lambda made=made: rows_of(made), rounds=rounds)
             cells = [name, f"{num_tokens:,}", f"{rows_s * 1e3:.1f}", f"{rows_s / num_tokens * 1e9:.1f}"]
             if num_leaves <= 128:
-                few = min(rounds, 3) if num_leaves > 16 else rounds
+                fewer = min(rounds, 3) if num_leaves > 16 else rounds
                 ours, alone = seconds(
                     lambda rows=rows: jsonl.write(rows, path / f"{next(number)}.jsonl"),
                     json_alone(rows, path / "alone.jsonl"),
-                    rounds=few,
+                    rounds=fewer,
                 )
                 cells += [f"{ours * 1e3:.1f}", f"{ours / alone:.2f}"]
                 ours, alone = seconds(
                     lambda rows=rows: parquet.write(rows, path / f"{next(number)}.parquet"),
                     parquet_alone(rows, path / "alone.parquet"),
-                    rounds=few,
+                    rounds=fewer,
                 )
                 cells += [f"{ours * 1e3:.1f}", f"{ours / alone:.2f}"]
             table.add_row(*cells)

@@ -1,6 +1,7 @@
 """The scripts of `bench` run: a few seconds of each, with `--smoke`. Their figures are not looked at."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,23 @@ SCRIPTS = [path for path in sorted((REPOSITORY / "bench").glob("*.py")) if "__ma
 SAYS_WHY = "skipped: "
 """How a script begins to say which library, server or checkout it needs."""
 TIMEOUT_S = 300.0
+
+
+def imported(script: Path) -> set[Path]:
+    """The files of `bench` that a script imports, and those that these import."""
+    found, left = set[Path](), [script]
+    while left:
+        names = re.findall(r"^(?:from|import) (\w+)", left.pop().read_text("utf-8"), re.MULTILINE)
+        left += {path for name in names if (path := script.with_name(f"{name}.py")).exists()} - found
+        found.update(left)
+    return found
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_one_module_alone_takes_the_flag(script: Path) -> None:
+    """`smoke.py` takes `--smoke` from the arguments, so a script that also looks for it runs in full."""
+    has_own = 'add_argument("--smoke"' in script.read_text("utf-8")
+    assert not (has_own and script.with_name("smoke.py") in imported(script)), "use `few` of smoke.py"
 
 
 @pytest.mark.bench
