@@ -65,7 +65,7 @@ from ramify.tools.function import FunctionTool
 
 QUICK, SLOW = (0.05, 2.0), (5.0, 30.0)
 NUM_PROMPTS = few(64, 4)
-NUM_SLOW = few((64, 256, 512), (2, 4, 8), book=(128,))
+NUM_SLOW = few((64, 256, 512), (2,), book=(128,))
 NUM_RUNS, NUM_SETS = few((2, 5), (1, 1), book=(1, 3))
 NOT_BINDING = Limits(turns=10**6)
 WAYS = ("lock-step", "ordered", "eager")
