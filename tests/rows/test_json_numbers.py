@@ -1,13 +1,12 @@
 """The text of many numbers is what Python's `json` writes for each of them."""
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from ramify.core.errors import ExportError
-from ramify.rows.json_numbers import data_text, decimals_text, floats_text, ids_text, shortest
+from ramify.rows.json_numbers import decimals_text, floats_text, ids_text, shortest
 
 RNG = np.random.default_rng(7)
 SIZE = 20_000
@@ -56,18 +55,3 @@ def test_a_number_that_json_has_none_for_is_named(bad: float) -> None:
     if np.isinf(bad):
         with pytest.raises(ExportError, match=f"logprobs hold {bad}"):
             decimals_text(np.array([-0.5, bad], np.float32), "logprobs")
-
-
-WRAPPED = [lambda value: [value], lambda value: [None, value, -1], lambda value: {"a": value, "b": [value]}]
-
-
-@pytest.mark.parametrize("wrap", WRAPPED)
-@pytest.mark.parametrize("value", [0.0, -0.5, 1e-4, 123456.75, 9e15, 2**70, True, "e-7", '\x00\x1f\x7f\u2028"\\é𝄞'])
-def test_data_has_the_text_of_python(value: object, wrap: Callable[[object], object]) -> None:
-    assert data_text(wrap(value)) == json.dumps(wrap(value), ensure_ascii=False, separators=(",", ":")).encode()
-
-
-@pytest.mark.parametrize("wrap", WRAPPED)
-@pytest.mark.parametrize("value", [9e-5, -1e-5, 1.5e-7, 5e-324, 1e16, -1.25e22, "\ud800"])
-def test_data_that_python_writes_in_another_way_is_left_to_it(value: object, wrap: Callable[[object], object]) -> None:
-    assert data_text(wrap(value)) is None

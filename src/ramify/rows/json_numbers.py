@@ -4,7 +4,6 @@ msgspec writes the same shortest digits, but has another notation for the smalle
 here. What is one value for a whole span, as weights and advantages are, is written once and repeated.
 """
 
-import re
 from typing import Any, Final
 
 import msgspec
@@ -31,8 +30,6 @@ FEW: Final = 128
 """For so few values, a loop over them takes less time than numpy's calls."""
 
 _POWERS: Final = 10.0 ** np.arange(23)
-_OTHER_NOTATION: Final = re.compile(rb"[:,\[]-?(?:0\.0000|[0-9.]+e)")
-"""A number, which is not within a string, that msgspec and Python write in two ways."""
 
 
 class JsonText(bytes):
@@ -86,16 +83,6 @@ def decimals_text(values: Floats_T, what: str) -> JsonText:
     """The shortest decimals of float32 values; null for NaN. Raises `ExportError` for infinities."""
     _refuse(values, np.isinf(values), what)
     return _text(shortest(values))
-
-
-def data_text(value: Any) -> JsonText | None:
-    """JSON data whose numbers are finite. None = its text needs Python's own `json`: for a number that has another
-    notation there or is too large here, or for half of a surrogate pair, which UTF-8 cannot hold."""
-    try:
-        text = msgspec.json.encode(value)
-    except (UnicodeEncodeError, OverflowError):
-        return None
-    return None if _OTHER_NOTATION.search(text) else JsonText(text)
 
 
 def _refuse(values: npt.NDArray[Any], is_bad: npt.NDArray[np.bool_], what: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ramify.rows.files import json_line, write_lines
-from ramify.rows.json_numbers import data_text, decimals_text, floats_text, ids_text
+from ramify.rows.json_numbers import decimals_text, floats_text, ids_text
 from ramify.rows.records import columns
 from ramify.rows.row import Row
 
@@ -31,10 +31,8 @@ def write(rows: Iterable[Row], path: Path, *, gold: str | None = None, force: bo
 
 def _fields(row: Row) -> dict[str, Any]:
     """The record of a row, with the text of its numbers."""
-    fields = columns(row)
     return {
-        **fields,
-        "spans": data_text(fields["spans"]) or fields["spans"],
+        **columns(row),
         "ids": ids_text(row.ids),
         "weights": floats_text(row.weights, "weights"),
         "advantages": floats_text(row.advantages, "advantages"),
