@@ -39,7 +39,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "reasoning": ("reasoning_gym",),
 }
 """Extra -> the packages it installs."""
-BASE: Final = ("numpy", "msgspec", "rich", "safetensors")
+BASE: Final = ("numpy", "msgspec", "orjson", "rich", "safetensors")
 MIN_PYTHON: Final = (3, 11)
 MIN_FREE_BYTES: Final = 1 << 30
 MODEL_FILES: Final = ("model.safetensors", "tokenizer.json", "config.json")
