@@ -1,6 +1,7 @@
 """Exports to files: one schema, the same bytes for the same rows, whole or not at all."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.credit.trees import ask, bare, end, fork, give, nested, step, wild
 
 from ramify.core.errors import ExportError
 from ramify.core.tree import ROOT, Step, Tree
 from ramify.rows import Row, arrays, jsonl, parquet, rows_of
+from ramify.rows.files import json_line
 from ramify.rows.records import SCHEMA_VERSION, decimals, record
 
 SCHEMA = Path(__file__).parents[2] / "docs" / "concepts" / "rows.md"
@@ -168,3 +172,24 @@ def test_arrays_are_written_as_they_are(tmp_path: Path) -> None:
     first = (tmp_path / "rows.npz").read_bytes()
     arrays.write(rows, tmp_path / "rows.npz", force=True)
     assert (tmp_path / "rows.npz").read_bytes() == first
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
+    [0.0, -0.0, 1e-4, math.nextafter(1e-4, 0), 1e16, math.nextafter(1e16, 0), 1e-5, 5e-324, -1e300, 123456789.0]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | NUMBERS | st.text(st.characters()),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()), inner),
+)
+
+
+@given(VALUES)
+def test_a_line_is_what_python_writes(value: Any) -> None:
+    expected = json.dumps({"x": value}, ensure_ascii=False, separators=(",", ":"))
+    assert json_line({"x": value}) == expected.encode("utf-8", errors="replace") + b"\n"
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_number_that_json_has_none_for_is_refused(bad: float) -> None:
+    with pytest.raises(ExportError, match=f"'share': {bad}.* holds a number that is not finite"):
+        json_line({"x": [{"share": bad}]})

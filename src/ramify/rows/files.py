@@ -8,6 +8,7 @@ or that was changed since, is never replaced.
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -16,11 +17,21 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import orjson
+
 from ramify.core.errors import ExportError
 from ramify.rows.json_numbers import JsonText
 
 SCHEMA = "ramify.export-file/1"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
+"""What `json` refuses is refused."""
+_OTHER = re.compile(
+    rb"\xcb(?!\x00{8}|\x80\x00{7}|[\x3f\xbf][\x1b-\xff]|[\x40-\x42\xc0-\xc2]|[\x43\xc3][\x00-\x40])", re.DOTALL
+)
+"""In MessagePack, a float that is neither 0 nor of a size from 1e-4 to 1e16. orjson has another notation for those than
+Python, and writes null for one that is not finite. Some text looks like it, which does no harm."""
 
 
 def files_of(write: Callable[..., Any], path: Path) -> list[Path]:
@@ -86,7 +97,19 @@ def write_lines(records: Iterable[Mapping[str, Any]], path: Path, *, force: bool
 
 
 def _json(value: Any) -> bytes:
-    return _ENCODER.encode(value).encode("utf-8", errors="replace")
+    """As Python's `json` writes it: by orjson, several times as fast, unless the two differ. Raises `ExportError` for a
+    number that is not finite."""
+    with suppress(
+        TypeError, ValueError, OverflowError
+    ):  # Lone surrogates, whole numbers of more than 64 bits, keys that are no text.
+        if not _OTHER.search(msgspec.msgpack.encode(value)):
+            return orjson.dumps(value, option=_STRICT)
+    try:
+        return _ENCODER.encode(value).encode("utf-8", errors="replace")
+    except ValueError as error:
+        raise ExportError(
+            f"{str(value)[:200]} holds a number that is not finite, which JSON has none for; export with --to parquet"
+        ) from error
 
 
 @lru_cache

@@ -5,6 +5,7 @@ smallest and the largest numbers, which are written apart. What is one value for
 are, is written once and repeated.
 """
 
+import operator
 from typing import Any, Final
 
 import numpy as np
@@ -79,11 +80,12 @@ def _text(values: Floats_T | Doubles_T) -> JsonText:
     is_apart = (sizes < PLAIN_ABOVE) & (sizes > 0) | (sizes >= PLAIN_BELOW)
     if not is_apart.any():
         return JsonText(_encoded(values))
-    apart = values[is_apart]
-    *between, last = _encoded(np.where(is_apart, values.dtype.type(_APART), values)).split(_APART_TEXT)
+    decimals = shortest(values[is_apart])
     is_small = values.dtype == np.float32 and sizes[is_apart].max() < PLAIN_ABOVE
-    texts = _small_texts(shortest(apart)) if is_small else [repr(value).encode() for value in shortest(apart).tolist()]
-    return JsonText(b"".join([part for pair in zip(between, texts, strict=True) for part in pair] + [last]))
+    parts = [b""] * (2 * len(decimals) + 1)
+    parts[::2] = _encoded(np.where(is_apart, values.dtype.type(_APART), values)).split(_APART_TEXT)
+    parts[1::2] = _small_texts(decimals) if is_small else [repr(decimal).encode() for decimal in decimals.tolist()]
+    return JsonText(b"".join(parts))
 
 
 def _small_texts(decimals: Doubles_T) -> list[bytes]:
@@ -91,5 +93,5 @@ def _small_texts(decimals: Doubles_T) -> list[bytes]:
     call of `repr` takes a microsecond for each."""
     places = np.searchsorted(_SMALL, np.abs(decimals), side="right") - 1
     mantissas = np.rint(decimals / _SMALL[places] * 10.0 ** (DIGITS - 1)) / 10.0 ** (DIGITS - 1)
-    digits = (_encoded(mantissas)[1:-1] + b",").replace(b".0,", b",").split(b",")
-    return [digit + _EXPONENTS[place] for digit, place in zip(digits, places.tolist(), strict=False)]
+    digits = _encoded(mantissas).replace(b".0,", b",").replace(b".0]", b"]")[1:-1].split(b",")
+    return list(map(operator.add, digits, map(_EXPONENTS.__getitem__, places.tolist())))
