@@ -302,9 +302,14 @@ is a quiet machine.
 FLAME: Final = """\
 ## Where the time of a turn goes
 
-![The calls of a run, the wider the more time they take](flame-turn.svg)
+The wider a call, the more time in it; what it calls stands below it. `bench/flame.py` draws it. Before the work on speed
+(commit b5018d6) the run took 1,675 samples of 5 ms:
 
-The wider a call, the more time in it; what it calls stands below it. `bench/flame.py` draws it.
+![The calls of a run before, the wider the more time they take](flame-turn-before.svg)
+
+The same run a minute later, at 1df4b6b: 1,215 samples.
+
+![The calls of a run, the wider the more time they take](flame-turn.svg)
 
 """
 

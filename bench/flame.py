@@ -3,7 +3,9 @@
 The scripted engine answers at once in virtual time, so what is seen is the work of the process that grows trees. The
 wider a call, the more time in it; what it calls stands below it. Functions are named with a line of them.
 
-Run: python bench/flame.py [--spy .venv-peers/bin/py-spy] [--out docs/flame-turn.svg]
+`--checkout` names a checkout of another commit, whose run is watched in place of that of this one.
+
+Run: python bench/flame.py [--spy .venv-peers/bin/py-spy] [--out docs/flame-turn.svg] [--checkout FOLDER]
 """
 
 import argparse
@@ -19,7 +21,7 @@ from smoke import IS_SMOKE, few
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 RUN: Final = """\
 import sys
-sys.path.insert(0, {bench!r})
+sys.path[:0] = {paths!r}
 from many_trees import engine, grown
 from ramify.testing.clock import run_virtual
 print("ready", flush=True)
@@ -32,9 +34,9 @@ SCRIPT: Final = re.compile(r"<script.*?</script>| onload=\"[^\"]*\"", re.DOTALL)
 """A picture in a page runs none."""
 
 
-def recorded(spy: str, out: Path) -> str:
+def recorded(spy: str, out: Path, checkout: Path) -> str:
     """Watch a run from its first tree to its end. What py-spy says of a fault; "" if the picture is there."""
-    code = RUN.format(bench=str(CHECKOUT / "bench"), trees=few(512, 4))
+    code = RUN.format(paths=[str(checkout / "src"), str(checkout / "bench")], trees=few(512, 4))
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as run:
@@ -56,11 +58,12 @@ def main() -> None:
     parser.add_argument("--spy", default=shutil.which("py-spy") or str(CHECKOUT / ".venv-peers/bin/py-spy"))
     out = Path("flame.svg") if IS_SMOKE else CHECKOUT / "docs" / "flame-turn.svg"
     parser.add_argument("--out", type=Path, default=out)
+    parser.add_argument("--checkout", type=Path, default=CHECKOUT, help="whose run is watched")
     options = parser.parse_args()
     if not Path(options.spy).exists():
         print(f"skipped: {Path(options.spy).name} is missing: pip install py-spy, or make .venv-peers/.ready")
         return
-    if fault := recorded(options.spy, options.out):
+    if fault := recorded(options.spy, options.out, options.checkout.resolve()):
         print(f"skipped: py-spy may not watch processes here: {fault.strip().splitlines()[-1]}")
         return
     drawn = SCRIPT.sub("", options.out.read_text("utf-8"))
