@@ -302,8 +302,8 @@ is a quiet machine.
 FLAME: Final = """\
 ## Where the time of a turn goes
 
-The wider a call, the more time in it; what it calls stands below it. `bench/flame.py` draws it. Before the work on speed
-(commit b5018d6) the run took 1,675 samples of 5 ms:
+The wider a call, the more time in it; what it calls stands below it. `bench/flame.py` draws it. Before the work on
+speed (commit b5018d6) the run took 1,675 samples of 5 ms:
 
 ![The calls of a run before, the wider the more time they take](flame-turn-before.svg)
 
