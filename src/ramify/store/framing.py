@@ -142,7 +142,7 @@ def check_version(raw: bytes) -> None:
         )
 
 
-def _is_of_tree(record: Record) -> TypeGuard[TreeRecord]:
+def is_of_tree(record: Record) -> TypeGuard[TreeRecord]:
     """As `isinstance`, which asks one class of the union after another, in a third of its time."""
     return type(record) in _OF_TREES
 
@@ -165,14 +165,14 @@ class Position:
     def after(self, record: Record) -> int | None:
         """Number of the previous record of the same tree; None = `record` is the tree's first, or belongs to no
         tree."""
-        return self.last.get(record.tree) if _is_of_tree(record) else None
+        return self.last.get(record.tree) if is_of_tree(record) else None
 
     def advance(self, record: Record, data: bytes) -> None:
         """Advance past `record`, which was written or read as `data`."""
-        if isinstance(record, ClosedRecord):
-            self.last.pop(record.tree, None)
-        elif _is_of_tree(record):
+        if is_of_tree(record):
             self.last[record.tree] = self.number
+            if type(record) is ClosedRecord:
+                del self.last[record.tree]
         self.number += 1
         self.num_records += 1
         self.num_bytes += len(data)

@@ -29,6 +29,7 @@ from ramify.store.framing import (
     encode,
     file_name,
     frame,
+    is_of_tree,
     parse,
     parse_number,
     sound_end,
@@ -43,6 +44,8 @@ MAX_COPY_BYTES = 16 * 2**20
 MAX_FILE_BYTES = 2 * Writing().max_file_bytes
 """A larger file is no file of a journal: one that a run writes ends with the first record past half of this."""
 MAX_LINE_BYTES = Writing().max_record_bytes + FRAME_BYTES
+BLOCK_BYTES = 2**18
+"""What is read of a file at once."""
 _HEADER_BEGINS = b'{"n":0,"record":"header",'
 _ACCEPTED = b'"record":"accepted",'
 MAX_FRAME = 2 * FRAME_BYTES
@@ -141,12 +144,17 @@ def raw_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines of a file as it is now, in pieces where they are longer than any record. Lines that a writer adds
     meanwhile are not seen."""
     left = os.fstat(file.fileno()).st_size - file.tell()
-    while left > 0:
-        line = file.readline(min(left, MAX_LINE_BYTES))
-        left -= len(line)
-        if not line:
-            return
-        yield line
+    rest = b""
+    while left > 0 and (block := file.read(min(left, BLOCK_BYTES))):
+        left -= len(block)
+        *lines, rest = (rest + block).split(b"\n")
+        for line in lines:
+            yield line + b"\n"
+        if len(rest) > MAX_LINE_BYTES:
+            yield rest
+            rest = b""
+    if rest:
+        yield rest
 
 
 def is_begun(folder: Path) -> bool:
@@ -259,7 +267,7 @@ class Reader:
                 self._tear(raw, lines, os.fstat(file.fileno()).st_size)
                 return
             self.position.advance(record, raw)
-            if not isinstance(record, Header) and not isinstance(record, Sealed):
+            if is_of_tree(record) or not isinstance(record, Header | Sealed):
                 yield record
 
     def _record(self, raw: bytes) -> Record | None:
@@ -276,6 +284,8 @@ class Reader:
             record = decode(body)
         except StoreError as error:
             raise self._damaged(str(error)) from error
+        if is_of_tree(record) and self.position.num_records:
+            return record
         if isinstance(record, Header) or not self.position.num_records:
             is_in_place = not self.position.num_records and record == self.header
             self._refuse_unless(is_in_place, "every file begins with the header of its run, and has no other")
