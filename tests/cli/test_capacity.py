@@ -45,6 +45,7 @@ def test_the_workload_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert said.code == 0, said.err
 
 
+@pytest.mark.slow
 def test_measured_costs(capsys: pytest.CaptureFixture[str]) -> None:
     said = ramify(capsys, "capacity", "--gpus", "1", "--measure", "--prompts", "2", "--turns", "1-2")
     assert said.code == 0, said.err
