@@ -160,7 +160,7 @@ CHAPTERS: Final = (
         "saved",
         "Reading saved runs",
         "Memory and time of `check`, `show` and `export`; memory must not grow with the number of trees.",
-        ("saved_runs.py", "--trees", "500,4000", "--nodes", "6000"),
+        ("saved_runs.py", "--trees", "500,2000", "--nodes", "6000"),
     ),
     Chapter(
         "rows",

@@ -47,7 +47,7 @@ from ramify.testing.policies import chains
 from ramify.testing.scripted import Scripted
 
 IN_FLIGHT = few(512, 8)
-NUM_RUNS = few(5, 1, book=1)
+NUM_RUNS = few(5, 1)
 MANY, WARM_UP, EVERY = few((10_000, 1_000, 500), (40, 20, 5), book=(640, 512, 64))
 RULE = chains(3, 4, 5)
 """Calls of a chain; its answer is one more turn."""
