@@ -1,5 +1,6 @@
 """A journal gives back what was appended, or says what it cannot give back; nothing is ever lost in silence."""
 
+import io
 import json
 import os
 import signal
@@ -17,9 +18,10 @@ from tests.store.growths import HEADER, Live, answer, turn
 from ramify.core.command import Grow
 from ramify.core.errors import StoreError
 from ramify.core.tree import ROOT
+from ramify.store import journal as reading
 from ramify.store.commit import Writing
 from ramify.store.framing import frame
-from ramify.store.journal import Journal, Reader, TornTail, file_paths, read
+from ramify.store.journal import Journal, Reader, TornTail, file_paths, raw_lines, read
 from ramify.store.recording import shut
 from ramify.store.records import TreeRecord
 
@@ -458,3 +460,27 @@ def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path, durability: str) 
     writer.wait(timeout=60)
     writer.stdout.close()
     assert len(read(tmp_path / "journal").records) >= acknowledged[-1]
+
+
+@pytest.mark.parametrize("size", [1, 3, 64])
+@given(content=st.binary() | st.text("ab\r\n").map(str.encode))
+def test_lines_end_where_they_end_whatever_is_read_at_once(
+    tmp_path_factory: pytest.TempPathFactory, size: int, content: bytes
+) -> None:
+    file = tmp_path_factory.mktemp("lines") / "file"
+    file.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patched, file.open("rb") as stream:
+        patched.setattr(reading, "BLOCK_BYTES", size)
+        lines = raw_lines(stream)
+        found = [next(lines, b"")]
+        with file.open("ab") as other:
+            other.write(b"later\n")
+        assert [*found, *lines] == ([*io.BytesIO(content)] or [b""])
+
+
+def test_a_line_that_is_longer_than_any_record_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 100 + b"\ny\n")
+    monkeypatch.setattr(reading, "BLOCK_BYTES", 8)
+    monkeypatch.setattr(reading, "MAX_LINE_BYTES", 40)
+    with (tmp_path / "file").open("rb") as stream:
+        assert [*raw_lines(stream)] == [b"x" * 48, b"x" * 48, b"x" * 4 + b"\n", b"y\n"]

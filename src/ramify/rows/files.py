@@ -27,7 +27,9 @@ SCHEMA = "ramify.export-file/1"
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 """What `json` refuses is refused."""
-_OTHER = re.compile(
+_LEFT_TO_PYTHON = (TypeError, ValueError, OverflowError)
+"""What is raised for lone surrogates, for whole numbers of more than 64 bits, and for keys that are no text."""
+_OTHER_NUMBER = re.compile(
     rb"\xcb(?!\x00{8}|\x80\x00{7}|[\x3f\xbf][\x1b-\xff]|[\x40-\x42\xc0-\xc2]|[\x43\xc3][\x00-\x40])", re.DOTALL
 )
 """In MessagePack, a float that is neither 0 nor of a size from 1e-4 to 1e16. orjson has another notation for those than
@@ -97,12 +99,10 @@ def write_lines(records: Iterable[Mapping[str, Any]], path: Path, *, force: bool
 
 
 def _json(value: Any) -> bytes:
-    """As Python's `json` writes it: by orjson, several times as fast, unless the two differ. Raises `ExportError` for a
-    number that is not finite."""
-    with suppress(
-        TypeError, ValueError, OverflowError
-    ):  # Lone surrogates, whole numbers of more than 64 bits, keys that are no text.
-        if not _OTHER.search(msgspec.msgpack.encode(value)):
+    """As Python's `json` writes it. orjson writes what the two write in the same way, in a tenth of the time. Raises
+    `ExportError` for a number that is not finite."""
+    with suppress(*_LEFT_TO_PYTHON):
+        if not _OTHER_NUMBER.search(msgspec.msgpack.encode(value)):
             return orjson.dumps(value, option=_STRICT)
     try:
         return _ENCODER.encode(value).encode("utf-8", errors="replace")

@@ -35,7 +35,7 @@ class JsonText(bytes):
 
 
 def shortest(values: Floats_T | Doubles_T) -> Doubles_T:
-    """(T,) float64: the shortest decimals that give the same float32 again. NaN and infinities stay, and float64."""
+    """(T,) float64: the shortest decimals that give the same float32, or float64, again. NaN and infinities stay."""
     with np.errstate(invalid="ignore"):  # As some NaN are.
         found = values.astype(np.float64)
     is_finite = np.isfinite(values)

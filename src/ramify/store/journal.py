@@ -144,17 +144,21 @@ def raw_lines(file: BinaryIO) -> Iterator[bytes]:
     """The lines of a file as it is now, in pieces where they are longer than any record. Lines that a writer adds
     meanwhile are not seen."""
     left = os.fstat(file.fileno()).st_size - file.tell()
-    rest = b""
+    begun = bytearray()
     while left > 0 and (block := file.read(min(left, BLOCK_BYTES))):
         left -= len(block)
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            yield line + b"\n"
-        if len(rest) > MAX_LINE_BYTES:
-            yield rest
-            rest = b""
-    if rest:
-        yield rest
+        end, *lines = block.split(b"\n")
+        begun += end
+        if lines:
+            yield bytes(begun) + b"\n"
+            begun = bytearray(lines.pop())
+            for line in lines:
+                yield line + b"\n"
+        elif len(begun) > MAX_LINE_BYTES:
+            yield bytes(begun)
+            begun.clear()
+    if begun:
+        yield bytes(begun)
 
 
 def is_begun(folder: Path) -> bool:
