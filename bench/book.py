@@ -196,6 +196,13 @@ CHAPTERS: Final = (
         ("learning.py", "--tokens", "3000", "--seeds", "1", "--rates", "3e-4", "--presets", "chains,tree_grpo"),
         ".venv-trainers",
     ),
+    Chapter(
+        "before",
+        "Before and after",
+        "The same figures by the same scripts, of the commit before the work on speed and of now, in turns. Less is "
+        "better.",
+        ("before_after.py",),
+    ),
 )
 
 
