@@ -74,16 +74,15 @@ def simulator() -> None:
 
 
 def real(title: str, engine: Mapping[str, Any], *, num_engines: int, block_size: int, rounds: int) -> None:
-    """Predict runs on an engine that was measured, and grow them."""
-    costs = measured_costs(config_of("chains", 8, engine), context_tokens=few((64, 512), (16,)), new_tokens=few(48, 4))
-    size = EngineSize(1, costs, float("inf"), block_size)
-    print(f"{title}: {costs}")
+    """Predict runs on engines that were measured, and grow them."""
     print(f"{title:24}{'trees':>7}{'turns':>8}{'forecast s':>12}{'grown s':>10}{'ratio':>8}")
     with tempfile.TemporaryDirectory() as out:
         for number, (preset, trees) in enumerate(RUNS):
             pilot = Path(out) / f"pilot-{number}"
             folder.begin(config_of(preset, few(8, 2), engine, seed=1), pilot)
             config = config_of(preset, trees, engine)
+            load = Workload.of_run(Saved.open(pilot))
+            costs = measured_costs(config, load)
             problems = library.check_start(config, ()).problems
             took: list[float] = []
             num_turns = 0
@@ -91,11 +90,12 @@ def real(title: str, engine: Mapping[str, Any], *, num_engines: int, block_size:
                 began = time.perf_counter()
                 num_turns = library.rollout_sync(problems or None, config=config).report.turns
                 took.append(time.perf_counter() - began)
-            found = Capacity(config, Workload.of_run(Saved.open(pilot)), size, max_batch=64).on(num_engines)
+            size = EngineSize(1, costs, float("inf"), block_size)
+            found = Capacity(config, load, size, max_batch=64).on(num_engines)
             grown = statistics.median(took)
             print(
                 f"{preset:24}{trees:7}{num_turns:8}{found.seconds:12.2f}{grown:10.2f}{found.seconds / grown:8.2f}"
-                f"  {found.binding}",
+                f"  {found.binding}; {costs}",
                 flush=True,
             )
 

@@ -70,6 +70,7 @@ def test_measured_costs(capsys: pytest.CaptureFixture[str]) -> None:
             ("--gpus", "1", "--model", "7b", "--tool-seconds", "3-1"),
             "--tool-seconds '3-1': give the smaller number first",
         ),
+        (("--gpus", "1", "--model", "7b", "--shared-tokens", "501"), "501 tokens that all prompts share: 0 to 500"),
         (("--gpus", "1", "--model", "7b", "--price", "-1"), "--price -1.0: dollars, 0 or more"),
         (("--gpus", "1", "--model", "7b", "--base-url", "http://127.0.0.1:1"), "add --measure, or leave it out"),
     ],

@@ -16,12 +16,14 @@ from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
 from ramify.engines.builtin import FOLDER
 from ramify.experiments.capacity import Capacity, Workload, between, measured_costs
+from ramify.experiments.capacity.engine_costs import BATCHES
 from ramify.experiments.capacity.fleet_size import GPUS, SIZES, EngineSize, smallest_engine
 from ramify.runner.folder import begin
 from ramify.runner.saved import Saved
 from ramify.testing.simulated_server import SimulatedCosts
 
 LOAD = Workload(200, [1, 2, 3, 4], [20, 40, 60], [40], [0.5])
+SHORT = Workload(16, [2], [4], [4], [0.0])
 SIZE = smallest_engine(GPUS["h100"], SIZES["7b"])
 
 
@@ -97,6 +99,15 @@ def test_smaller_blocks_leave_less_of_a_context_to_compute() -> None:
     assert small < large
 
 
+def test_what_all_prompts_share_is_computed_once() -> None:
+    dear = replace(SIZE, costs=SimulatedCosts(1e-3, 0, 0, 1e-3), block_size=1)
+    load = replace(LOAD, prompt_tokens=200)
+    apart, shared = (
+        Capacity(config("chains", 8), each, dear).on(1).seconds for each in (load, replace(load, shared_tokens=190))
+    )
+    assert apart - shared > 7 * 190 * 1e-3 / 2
+
+
 def test_fewer_gpus_than_an_engine_needs_are_refused() -> None:
     capacity = Capacity(config(), LOAD, replace(SIZE, num_gpus=4))
     with pytest.raises(ConfigError, match="--gpus 3: an engine needs 4"):
@@ -111,6 +122,7 @@ def test_the_workload_of_a_run_is_what_its_paths_have(tmp_path: Path) -> None:
     assert len(load.turns) == report.leaves
     assert len(load.tool_tokens) <= report.tool_calls
     assert set(load.tool_seconds) == {0.0}
+    assert load.shared_tokens == 3, "<|user|>, make and a space"
 
 
 def test_a_run_without_leaves_has_no_workload(tmp_path: Path) -> None:
@@ -128,6 +140,8 @@ def test_a_run_without_leaves_has_no_workload(tmp_path: Path) -> None:
         ({"turn_tokens": [0]}, "turn tokens: numbers of 1 or more"),
         ({"tool_seconds": [-1.0]}, "tool seconds: numbers of 0 or more"),
         ({"prompt_tokens": 0}, "a prompt of 0 tokens"),
+        ({"shared_tokens": -1}, "-1 tokens that all prompts share"),
+        ({"shared_tokens": LOAD.prompt_tokens + 1}, f"0 to {LOAD.prompt_tokens}, the tokens of a prompt"),
     ],
 )
 def test_an_impossible_workload_is_refused(changes: dict[str, Sequence[float]], said: str) -> None:
@@ -143,15 +157,15 @@ def test_values_between_two_are_even_in_their_logarithm() -> None:
     assert between(0, 2)[0] > 0
 
 
-async def test_of_several_replicas_one_is_measured() -> None:
+async def test_all_servers_are_measured_at_once() -> None:
     first, second = FakeVllm(), FakeVllm()
     async with serving(first) as one, serving(second) as other:
         flags = {"engine.name": "vllm", "engine.model": str(FOLDER), "engine.base_url": f"{one},{other}", "prompts": 4}
-        await asyncio.to_thread(measured_costs, resolve(flags=flags).config, context_tokens=(32,), new_tokens=8)
-    assert first.asked and not second.asked
+        await asyncio.to_thread(measured_costs, resolve(flags=flags).config, SHORT)
+    assert len(first.asked) == len(second.asked) > sum(BATCHES)
 
 
 def test_costs_of_an_engine_are_measured() -> None:
-    costs = measured_costs(resolve(flags={"prompts": 4}).config, context_tokens=(32, 96), new_tokens=8)
+    costs = measured_costs(resolve(flags={"prompts": 4}).config, SHORT)
     assert costs.step_s + costs.sequence_s > 0
     assert min(costs.step_s, costs.sequence_s, costs.kv_token_s, costs.prefill_token_s, costs.join_s) >= 0

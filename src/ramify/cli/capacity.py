@@ -55,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     like = "lengths of prompts, turns and results as in this run, in place of the flags for them"
     workload.add_argument("--like", type=Path, metavar="RUN", help=like)
     workload.add_argument("--prompt-tokens", type=int, default=500, metavar="N", help="tokens of a prompt")
+    shared = "first tokens of a prompt that all problems share, such as a system prompt"
+    workload.add_argument("--shared-tokens", type=int, default=0, metavar="N", help=shared)
     workload.add_argument("--turns", default="1-6", metavar="LOW-HIGH", help="turns of a path, a call between two")
     workload.add_argument("--turn-tokens", default="30-300", metavar="LOW-HIGH", help="tokens that a turn samples")
     workload.add_argument("--tool-tokens", default="100-400", metavar="LOW-HIGH", help="tokens of a result")
@@ -66,12 +68,13 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.experiments.capacity import Capacity
 
     _check(options)
-    size, title = _engine(options, terminal)
+    workload = _workload(options)
+    size, title = _engine(options, workload, terminal)
     size = replace(size, block_size=options.block_size)
     # The engine was for the costs. From here on engines are modelled.
     options.engine, options.base_url, options.model = "simulated", None, None
     config = resolved(options).config
-    capacity = Capacity(config, _workload(options), size, max_batch=options.max_batch, num_drivers=options.drivers)
+    capacity = Capacity(config, workload, size, max_batch=options.max_batch, num_drivers=options.drivers)
     sizes = _fleets(options.gpus, size.num_gpus)
     forecasts = [capacity.on(number) for number in sizes]
     asked = forecasts[sizes.index(options.gpus)]
@@ -103,7 +106,7 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--base-url is asked only if costs are measured: add --measure, or leave it out")
 
 
-def _engine(options: argparse.Namespace, terminal: Terminal) -> "tuple[EngineSize, str]":
+def _engine(options: argparse.Namespace, workload: "Workload", terminal: Terminal) -> "tuple[EngineSize, str]":
     """An engine of the fleet, and a line about it."""
     from ramify.experiments.capacity.fleet_size import EngineSize, gpu_of, smallest_engine
 
@@ -112,7 +115,7 @@ def _engine(options: argparse.Namespace, terminal: Terminal) -> "tuple[EngineSiz
 
         config = resolved(options).config
         terminal.say(f"measuring engine {config.engine.name!r} ...")
-        size = EngineSize(options.gpus_per_engine or 1, measured_costs(config), math.inf)
+        size = EngineSize(options.gpus_per_engine or 1, measured_costs(config, workload), math.inf)
         what = f"engine {config.engine.name!r}, measured"
     else:
         model = _model(options.model)
@@ -167,7 +170,8 @@ def _workload(options: argparse.Namespace) -> "Workload":
         [round(each) for each in between(*_range(options, name))] for name in ("turn_tokens", "tool_tokens")
     )
     seconds = between(*_range(options, "tool_seconds"))
-    return Workload(options.prompt_tokens, range(int(low), int(high) + 1), turn_tokens, tool_tokens, seconds)
+    turns = range(int(low), int(high) + 1)
+    return Workload(options.prompt_tokens, turns, turn_tokens, tool_tokens, seconds, options.shared_tokens)
 
 
 def _range(options: argparse.Namespace, name: str) -> tuple[float, float]:

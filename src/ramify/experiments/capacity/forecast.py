@@ -118,7 +118,9 @@ class Capacity:
             max_batch = fitting
 
     def _problems(self, number: int) -> list[Problem]:
-        return [Problem(f"{i}", f"{i}".ljust(self._workload.prompt_tokens, "?")) for i in range(number)]
+        load = self._workload
+        shared = "?" * load.shared_tokens
+        return [Problem(f"{i}", shared + f"{i}".ljust(load.prompt_tokens - len(shared), "?")) for i in range(number)]
 
     def _grown(self, num_engines: int, problems: Sequence[Problem], max_batch: int) -> "_Grown":
         return run_virtual(self._growing(num_engines, problems, max_batch))

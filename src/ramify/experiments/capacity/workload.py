@@ -10,6 +10,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,7 @@ from ramify.core.errors import ConfigError
 from ramify.core.judge import BranchJudge, Verdict
 from ramify.core.problem import Problem
 from ramify.core.seeds import child_seed, coin, tree_seed
+from ramify.core.segment import Ids_T
 from ramify.core.tool import Tool
 from ramify.core.tree import Tree
 from ramify.formats.tags import TagFormat
@@ -32,7 +34,7 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Workload:
-    """How much is written and waited for. Each field but the first is a sample that values are drawn from."""
+    """How much is written and waited for. Each field that is a sequence is a sample that values are drawn from."""
 
     prompt_tokens: int
     turns: Sequence[int]
@@ -40,6 +42,8 @@ class Workload:
     turn_tokens: Sequence[int]
     tool_tokens: Sequence[int]
     tool_seconds: Sequence[float]
+    shared_tokens: int = 0
+    """First tokens of a prompt that the prompts of all problems have, such as a system prompt."""
 
     def __post_init__(self) -> None:
         for name in ("turns", "turn_tokens", "tool_tokens", "tool_seconds"):
@@ -51,16 +55,20 @@ class Workload:
                 )
         if self.prompt_tokens < 1:
             raise ConfigError(f"a prompt of {self.prompt_tokens} tokens: at least 1 is needed")
+        if not 0 <= self.shared_tokens <= self.prompt_tokens:
+            raise ConfigError(
+                f"{self.shared_tokens} tokens that all prompts share: 0 to {self.prompt_tokens}, the tokens of a prompt"
+            )
 
     @classmethod
     def of_run(cls, saved: Saved) -> "Workload":
         """That of a finished run. Tools take no time in it, since a run does not record how long they took."""
-        prompts: list[int] = []
+        prompts: list[Ids_T] = []
         turns: list[int] = []
         sampled: list[int] = []
         written: list[int] = []
         for tree in saved.trees():
-            prompts.append(sum(label.num_tokens for label in tree.labels(0)))
+            prompts.append(tree.branch(0).ids)
             counted: set[int] = set()
             for leaf in tree.leaves():
                 runs = _turns(tree, leaf)
@@ -72,7 +80,16 @@ class Workload:
                         written += [num_written] if num_written else []
         if not turns:
             raise ConfigError(f"{saved.path} has no finished leaf, so nothing is known of its paths; name another run")
-        return cls(round(statistics.mean(prompts)), turns, sampled, written or [0], [0.0])
+        prompt_tokens = round(statistics.mean(map(len, prompts)))
+        return cls(prompt_tokens, turns, sampled, written or [0], [0.0], min(_num_shared(prompts), prompt_tokens))
+
+
+def _num_shared(prompts: Iterable[Ids_T]) -> int:
+    """First tokens that all prompts have; 0 if all are one and the same."""
+    distinct = {tuple(prompt.tolist()) for prompt in prompts}
+    if len(distinct) < 2:
+        return 0
+    return sum(1 for _ in takewhile(lambda ids: len(set(ids)) == 1, zip(*distinct, strict=False)))
 
 
 def _turns(tree: Tree, leaf: int) -> list[tuple[int, int, int]]:
