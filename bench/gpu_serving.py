@@ -51,6 +51,8 @@ MAX_BATCH = 256
 CONTEXT = 8192
 TOOL_SECONDS = between(0.05, 2.0)
 TOOL_TOKENS = [*map(round, between(100, 400))]
+LOAD = Workload(500, [4], [few(140, 4)], TOOL_TOKENS, [0.0])
+"""What the costs are measured with: the mean of what the world and its model say."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "chains": {"strategy.options.n": 8},
     "tree_grpo": {},
@@ -204,7 +206,7 @@ def show_runs(engine: Mapping[str, Any], sizes: Mapping[str, EngineSize], rounds
 def measured(engine: Mapping[str, Any], model: ModelShape, gpu: str) -> Mapping[str, EngineSize]:
     """The size of the engine by its measured costs, and by the data sheet."""
     estimate = smallest_engine(GPUS[gpu], model)
-    costs = measured_costs(config_of("chains", 64, engine), context_tokens=(64, few(4096, 128)), new_tokens=few(128, 8))
+    costs = measured_costs(config_of("chains", 64, engine), LOAD)
     show_costs(costs, estimate.costs)
     return {"measured": replace(estimate, num_gpus=1, costs=costs), "data sheet": estimate}
 

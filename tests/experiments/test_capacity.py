@@ -99,6 +99,15 @@ def test_smaller_blocks_leave_less_of_a_context_to_compute() -> None:
     assert small < large
 
 
+@pytest.mark.parametrize("preset", ["chains", "tree_grpo"])
+def test_paths_have_the_turns_and_the_tokens_of_the_workload(preset: str) -> None:
+    """A preset that goes on behind a turn without an action ends at the answer too."""
+    short = replace(LOAD, turns=[3], turn_tokens=[5], tool_tokens=[8])
+    found = Capacity(config(preset, 4, **{"growth.max_turns": 7}), short, SIZE).on(1)
+    assert found.decode_tokens == 5 * found.num_turns
+    assert found.num_turns <= 3 * 4 * 8
+
+
 def test_what_all_prompts_share_is_computed_once() -> None:
     dear = replace(SIZE, costs=SimulatedCosts(1e-3, 0, 0, 1e-3), block_size=1)
     load = replace(LOAD, prompt_tokens=200)

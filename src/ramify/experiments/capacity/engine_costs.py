@@ -68,7 +68,7 @@ async def _paths(config: RunConfig, workload: Workload) -> "AsyncIterator[_Paths
 class _Paths:
     """Paths of one engine, of random tokens. No two of them begin alike."""
 
-    def __init__(self, engine: Engine, ids: Ids_T, workload: Workload) -> None:
+    def __init__(self, engine: Engine, ids: Sequence[int], workload: Workload) -> None:
         """`ids`: the tokens are drawn from these."""
         self._engine = engine
         self._ids = ids

@@ -1,8 +1,8 @@
 """Workload: how many tokens a run writes and how long its tools take; and stand-ins that do so.
 
-A stand-in model writes turns of as many tokens as are drawn for it, and a call at the end of each but the last. Its
-tool waits, and returns as many tokens. Everything follows from seeds, so that every fleet grows the same trees. A token
-is a byte, so that every length is exact.
+A stand-in model writes turns of as many tokens as are drawn for it. A turn ends with a call, the last one with an
+answer. The tool waits, and returns as many tokens. Everything follows from seeds, so that every fleet grows the same
+trees. A token is a byte, so that every length is exact; the shortest call is 4 tokens.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import numpy as np
 
 from ramify.core.branch import Branch
 from ramify.core.errors import ConfigError
+from ramify.core.format import Action, AnswerAction, ToolAction
 from ramify.core.judge import BranchJudge, Verdict
 from ramify.core.problem import Problem
 from ramify.core.seeds import child_seed, coin, tree_seed
@@ -28,7 +29,9 @@ from ramify.runner.saved import Saved
 from ramify.testing.scripts import ScriptedTurn
 from ramify.tools.function import FunctionTool
 
-_CALL: Final = re.compile(r"<s>(\d+)/(\d+)[a-z]{2}</s>")
+_CALL: Final = re.compile(r"#(\d+)[a-z]!")
+"""A call of the tool; the number is that of the path's turns."""
+_ANSWER: Final = re.compile(r"([a-z])=")
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -124,12 +127,28 @@ class Speaker:
 
     def __call__(self, turn: ScriptedTurn) -> str:
         calls = _CALL.findall(turn.context)
-        done, total = map(int, calls[-1]) if calls else (0, 0)
-        total = total or int(_drawn(self.workload.turns, turn.seed, 0))
+        num_turns = int(calls[-1] if calls else _drawn(self.workload.turns, turn.seed, 0))
         length = int(_drawn(self.workload.turn_tokens, turn.seed, 1))
-        letters = _LETTERS[turn.seed % 26] + _LETTERS[turn.seed // 26 % 26]
-        call = f"<s>{done + 1}/{total}{letters}</s>" if done + 1 < total else ""
-        return "." * max(0, length - max(1, len(call))) + call
+        letter = _LETTERS[turn.seed % 26]
+        end = f"#{num_turns}{letter}!" if len(calls) + 1 < num_turns else f"{letter}="
+        return "." * (length - len(end)) + end
+
+
+@dataclass(frozen=True, slots=True)
+class _StandInFormat(TagFormat):
+    """Calls and answers of a few tokens each, so that turns may be as short."""
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return ("!", "=")
+
+    def read(self, run: str) -> Action | None:
+        if call := _CALL.search(run):
+            return ToolAction("search", f"{call[0]} after {len(run)}")
+        return AnswerAction(answer[1]) if (answer := _ANSWER.search(run)) else None
+
+    def answer(self, said: str) -> str | None:
+        return answers[-1] if (answers := _ANSWER.findall(said)) else None
 
 
 @dataclass(frozen=True)
@@ -148,7 +167,9 @@ class _StandInTask:
     """What a run needs of a task when it is handed its problems."""
 
     tools: Sequence[Tool]
-    format: TagFormat = TagFormat(tags={"search": "s"}, template="{question}", observation="{text}")  # noqa: RUF009
+    format: TagFormat = _StandInFormat(
+        tags={"search": "s"}, template="{question}", observation="{text}", texts={"empty": "{text}"}
+    )
     judges: Sequence[BranchJudge] = ()
     is_same_answer: Callable[[str, str], bool] = str.__eq__
 
