@@ -113,9 +113,10 @@ CHAPTERS: Final = (
     Chapter(
         "capacity",
         "Forecasts of `ramify capacity`",
-        "The forecast of a part of a fleet beside the whole fleet, and of runs on the built-in engine beside what they "
-        "took. 1.00 is best.",
-        ("capacity.py", "--part", "simulator", "--part", "builtin"),
+        "The forecast of a part of a fleet beside the whole fleet, and of runs on the built-in engine and on a vLLM "
+        "server beside what they took. 1.00 is best.",
+        ("capacity.py",),
+        variables={"RAMIFY_ENGINES_PYTHON": ".venv-engines/bin/python"},
     ),
     Chapter(
         "runner",

@@ -2,12 +2,13 @@
 
 - simulator: the forecast of a part of a fleet with its share of the trees, beside the whole fleet grown in full, for
   several presets and loads. Target: within 5 %.
-- vLLM (with `RAMIFY_ENGINES_PYTHON`): two servers of the built-in model on this machine's CPU. Costs are measured on
-  them, the load is that of a small run, and runs of several presets and sizes are predicted and then grown. Target:
-  within 20 %. Each run is grown `--rounds` times, and its median is taken. `-- builtin` is the same with the engine of
-  this process.
+- vLLM (with `RAMIFY_ENGINES_PYTHON`): a server of the built-in model on this machine's CPU. The load is that of a small
+  run, costs are measured with paths like it, and runs of several presets and sizes are predicted and then grown.
+  Target: within 20 %. Each run is grown `--rounds` times, and its median is taken. `--servers 2`: servers poll while
+  they wait, so two of them on two cores keep each other from working.
+- builtin: the same with the engine of this process.
 
-Run: python bench/capacity.py [--part simulator|builtin|vllm] [--rounds 5] [--smoke]
+Run: python bench/capacity.py [--part simulator|builtin|vllm] [--servers N] [--rounds 5] [--smoke]
 """
 
 import argparse
@@ -29,6 +30,7 @@ from ramify.experiments.capacity import Capacity, Workload, between, measured_co
 from ramify.experiments.capacity.fleet_size import GPUS, SIZES, EngineSize, smallest_engine
 from ramify.runner import folder, library
 from ramify.runner.saved import Saved
+from ramify.testing.simulated_server import SimulatedCosts
 
 QUICK = Workload(500, range(1, 7), [*map(round, between(30, 300))], [*map(round, between(100, 400))], between(0.05, 2))
 SLOW = Workload(1500, range(2, 9), [*map(round, between(50, 800))], [*map(round, between(50, 1000))], between(1, 20))
@@ -90,25 +92,33 @@ def real(title: str, engine: Mapping[str, Any], *, num_engines: int, block_size:
                 began = time.perf_counter()
                 num_turns = library.rollout_sync(problems or None, config=config).report.turns
                 took.append(time.perf_counter() - began)
-            size = EngineSize(1, costs, float("inf"), block_size)
+            size = EngineSize(1, costs, float("inf"), block_size, is_in_process="engine.base_url" not in engine)
             found = Capacity(config, load, size, max_batch=64).on(num_engines)
             grown = statistics.median(took)
             print(
                 f"{preset:24}{trees:7}{num_turns:8}{found.seconds:12.2f}{grown:10.2f}{found.seconds / grown:8.2f}"
-                f"  {found.binding}; {costs}",
+                f"  {found.binding}; {said(costs)}",
                 flush=True,
             )
 
 
+def said(costs: SimulatedCosts) -> str:
+    return (
+        f"step {1e3 * costs.step_s:.2f} ms, sequence {1e6 * costs.sequence_s:.0f} us, "
+        f"token read {1e9 * costs.kv_token_s:.0f} ns, computed {1e6 * costs.prefill_token_s:.0f} us, request {1e3 * costs.join_s:.2f} ms"
+    )
+
+
 @contextmanager
-def vllm() -> Iterator[Mapping[str, Any]]:
-    with served(count=2) as site:
+def vllm(count: int) -> Iterator[Mapping[str, Any]]:
+    with served(count=count) as site:
         yield site.flags()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--part", action="append", choices=("simulator", "builtin", "vllm"))
+    parser.add_argument("--servers", type=int, default=1, help="vLLM servers")
     parser.add_argument("--rounds", type=int, default=few(5, 1))
     arguments = parser.parse_args()
     parts = arguments.part or few(("simulator", "builtin", "vllm"), ("simulator", "builtin"))
@@ -120,8 +130,9 @@ def main() -> None:
         if PYTHON not in os.environ:
             print(f"vLLM: {PYTHON} names no interpreter that has it: not measured")
             return
-        with vllm() as engine:
-            real("vLLM, 2 servers", engine, num_engines=2, block_size=BLOCK, rounds=arguments.rounds)
+        count = arguments.servers
+        with vllm(count) as engine:
+            real(f"vLLM, servers: {count}", engine, num_engines=count, block_size=BLOCK, rounds=arguments.rounds)
 
 
 if __name__ == "__main__":

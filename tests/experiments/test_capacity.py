@@ -78,6 +78,16 @@ def test_the_growing_process_binds_where_the_engines_are_fast() -> None:
     assert four.on(1).seconds == pytest.approx(one.on(1).seconds / 4)
 
 
+def test_an_engine_of_the_growing_process_takes_turns_with_it() -> None:
+    load = replace(LOAD, tool_seconds=[0.0])
+    apart, within = (
+        Capacity(config("chains", 16), load, replace(SIZE, is_in_process=is_in_process)).on(1)
+        for is_in_process in (False, True)
+    )
+    assert within.seconds == pytest.approx(apart.seconds + apart.bounds["driver"])
+    assert within.bounds["work"] == pytest.approx(apart.bounds["work"] + apart.bounds["driver"])
+
+
 def test_sequences_wait_where_keys_and_values_do_not_fit() -> None:
     narrow = replace(SIZE, kv_tokens=2000)
     capacity = Capacity(config("chains", 32), replace(LOAD, tool_seconds=[0.0]), narrow)

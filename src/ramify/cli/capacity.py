@@ -115,7 +115,9 @@ def _engine(options: argparse.Namespace, workload: "Workload", terminal: Termina
 
         config = resolved(options).config
         terminal.say(f"measuring engine {config.engine.name!r} ...")
-        size = EngineSize(options.gpus_per_engine or 1, measured_costs(config, workload), math.inf)
+        is_in_process = not (config.engine.base_urls or config.engine.replicas)
+        costs = measured_costs(config, workload)
+        size = EngineSize(options.gpus_per_engine or 1, costs, math.inf, is_in_process=is_in_process)
         what = f"engine {config.engine.name!r}, measured"
     else:
         model = _model(options.model)

@@ -130,6 +130,8 @@ class EngineSize:
     """Tokens whose keys and values fit; infinite = not known."""
     block_size: int = 16
     """Tokens per block of its prefix cache (vllm-project/vllm: block_size on GPUs)."""
+    is_in_process: bool = False
+    """Whether it runs in the process that grows trees: one of the two works at a time."""
 
 
 def gpu_of(name: str) -> GPU:

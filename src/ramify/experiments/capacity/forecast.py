@@ -85,13 +85,14 @@ class Capacity:
         driver_s = one.num_turns * scale * TURN_S / self._num_drivers
         num_calls = statistics.mean(tree.num_calls for tree in self._alone) * self._num_trees
         call_s = statistics.mean(self._workload.tool_seconds)
+        beside_s = driver_s if self._size.is_in_process else 0.0
         return FleetForecast(
             num_gpus=num_gpus,
             num_engines=num_engines,
             max_batch=max_batch,
-            seconds=max(one.seconds, driver_s),
+            seconds=max(one.seconds + beside_s, driver_s),
             bounds={
-                "work": one.least_s / part,
+                "work": one.least_s / part + beside_s,
                 "longest tree": max(tree.seconds for tree in self._alone),
                 "tools": num_calls * call_s / self._config.tools.max_parallel,
                 "driver": driver_s,
