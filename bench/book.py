@@ -115,7 +115,7 @@ CHAPTERS: Final = (
         "Forecasts of `ramify capacity`",
         "The forecast of a part of a fleet beside the whole fleet, and of runs on the built-in engine and on a vLLM "
         "server beside what they took. 1.00 is best.",
-        ("capacity.py",),
+        ("capacity.py", "--rounds", "3"),
         variables={"RAMIFY_ENGINES_PYTHON": ".venv-engines/bin/python"},
     ),
     Chapter(

@@ -105,7 +105,8 @@ def real(title: str, engine: Mapping[str, Any], *, num_engines: int, block_size:
 def said(costs: SimulatedCosts) -> str:
     return (
         f"step {1e3 * costs.step_s:.2f} ms, sequence {1e6 * costs.sequence_s:.0f} us, "
-        f"token read {1e9 * costs.kv_token_s:.0f} ns, computed {1e6 * costs.prefill_token_s:.0f} us, request {1e3 * costs.join_s:.2f} ms"
+        f"token read {1e9 * costs.kv_token_s:.0f} ns, computed {1e6 * costs.prefill_token_s:.0f} us, "
+        f"request {1e3 * costs.join_s:.2f} ms"
     )
 
 
