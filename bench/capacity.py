@@ -24,13 +24,13 @@ from typing import Any
 from real_replicas import BLOCK, PYTHON, served
 from smoke import few
 
+from ramify.cli.capacity import costs_text
 from ramify.config.configure import resolve
 from ramify.config.run_config import RunConfig
 from ramify.experiments.capacity import Capacity, Workload, between, measured_costs
 from ramify.experiments.capacity.fleet_size import GPUS, SIZES, EngineSize, smallest_engine
 from ramify.runner import folder, library
 from ramify.runner.saved import Saved
-from ramify.testing.simulated_server import SimulatedCosts
 
 QUICK = Workload(500, range(1, 7), [*map(round, between(30, 300))], [*map(round, between(100, 400))], between(0.05, 2))
 SLOW = Workload(1500, range(2, 9), [*map(round, between(50, 800))], [*map(round, between(50, 1000))], between(1, 20))
@@ -97,17 +97,9 @@ def real(title: str, engine: Mapping[str, Any], *, num_engines: int, block_size:
             grown = statistics.median(took)
             print(
                 f"{preset:24}{trees:7}{num_turns:8}{found.seconds:12.2f}{grown:10.2f}{found.seconds / grown:8.2f}"
-                f"  {found.binding}; {said(costs)}",
+                f"  {found.binding}; {costs_text(costs)}",
                 flush=True,
             )
-
-
-def said(costs: SimulatedCosts) -> str:
-    return (
-        f"step {1e3 * costs.step_s:.2f} ms, sequence {1e6 * costs.sequence_s:.0f} us, "
-        f"token read {1e9 * costs.kv_token_s:.0f} ns, computed {1e6 * costs.prefill_token_s:.0f} us, "
-        f"request {1e3 * costs.join_s:.2f} ms"
-    )
 
 
 @contextmanager

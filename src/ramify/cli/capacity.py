@@ -23,6 +23,7 @@ from ramify.core.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from ramify.experiments.capacity import Workload
     from ramify.experiments.capacity.fleet_size import EngineSize, FleetForecast, ModelShape
+    from ramify.testing.simulated_server import SimulatedCosts
 
 NEARLY: Final = 1.1
 """A fleet within this multiple of the shortest time is large enough."""
@@ -124,7 +125,11 @@ def _engine(options: argparse.Namespace, workload: "Workload", terminal: Termina
         size = smallest_engine(gpu_of(options.gpu), model, num_gpus=options.gpus_per_engine)
         room = f"room for {size.kv_tokens:,.0f} tokens of keys and values"
         what = f"{model.name} on {options.gpu.lower()}, estimated: {_count(size.num_gpus, 'GPU')} an engine, {room}"
-    costs = size.costs
+    return size, f"{what}; {costs_text(size.costs)}"
+
+
+def costs_text(costs: "SimulatedCosts") -> str:
+    """The costs of an engine, in a line."""
     parts = [
         f"a step {costs.step_s * 1e3:.3g} ms",
         f"a sequence of it {costs.sequence_s * 1e6:.3g} us",
@@ -132,7 +137,7 @@ def _engine(options: argparse.Namespace, workload: "Workload", terminal: Termina
         f"a token computed {costs.prefill_token_s * 1e6:.3g} us",
         *([f"a request {costs.join_s * 1e3:.3g} ms"] if costs.join_s else []),
     ]
-    return size, f"{what}; {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 def _model(name: str | None) -> "ModelShape":
