@@ -35,8 +35,8 @@ Measured = tuple[list[float], float]
 
 
 def measured_costs(config: RunConfig, workload: Workload) -> SimulatedCosts:
-    """Costs of one engine of the run. Each of its `base_urls` is an engine; without them, one is made here, since
-    replicas in this process share its cores. Raises what an engine raises."""
+    """Costs of one engine of the run, in seconds. Every address of its `base_url` is an engine that is measured;
+    without one, an engine is made here. Sends 2 x 85 paths of up to 4 turns to each. Raises what an engine raises."""
     one = replace(config.engine, replicas=min(config.engine.replicas, 1))
     engines = [replace(one, base_url=url) for url in one.base_urls] or [one]
     return loop.run(_measured([replace(config, engine=engine) for engine in engines], workload))
@@ -66,7 +66,7 @@ async def _paths(config: RunConfig, workload: Workload) -> "AsyncIterator[_Paths
 
 
 class _Paths:
-    """Paths of one engine, of random tokens. No two of them begin alike."""
+    """Paths of one engine. Their tokens are random, so that no prompt is cached."""
 
     def __init__(self, engine: Engine, ids: Sequence[int], workload: Workload) -> None:
         """`ids`: the tokens are drawn from these."""
