@@ -5,7 +5,7 @@
 # for `make test-tau2`, .venv-gateway (other people's clients) for `make test-gateway`, .venv-trainers (TRL, verl,
 # OpenRLHF) for `make test-trainers`, .venv-engines (vLLM for CPUs, 3.5 GB) for the servers that `make test-engines`
 # starts, .venv-peers (TreeQuest, its_hub, py-spy) for `make bench`.
-.PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-games test-gateway test-hf test-hostile test-inspect test-originals test-podman test-ray test-remote test-tau2 test-trainers test-verifiers test-web train-demo tau2-source fused-step bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup setup-environments clean
+.PHONY: demo dist docs test test-bench test-core test-docker test-endurance test-engines test-environments test-extras test-faults test-games test-gateway test-hf test-hostile test-inspect test-originals test-podman test-ray test-remote test-tau2 test-trainers test-verifiers test-web train-demo tau2-source fused-step bubblewrap podman docker sshd chromium lint format types bench model herds value certify requirements setup setup-environments setup-others clean
 
 PYTHON ?= python3
 DOCS_BIN := .venv-docs/bin
@@ -99,6 +99,9 @@ test-core: $(READY)
 
 # What `make test-environments` needs.
 setup-environments: $(GAMES_READY) $(VERIFIERS_READY) $(INSPECT_READY)
+
+# What the servers, models, trainers, Ray actors and environments of others need, beside .venv.
+setup-others: $(ENGINES_READY) $(TRAINERS_READY) $(MODEL_READY) $(RAY_READY) setup-environments
 
 # The environments of others, each with its real library. verifiers and Inspect need older versions of what others need.
 # Each suite runs in one process, and waits much of its time.

@@ -73,6 +73,7 @@ def test_both_grow_the_same_trees_from_the_same_seeds(engine: Any, name: str, op
     run_virtual(main())
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S0.11", engine="builtin")
 @pytest.mark.parametrize(("name", "options"), STRATEGIES[:3:2])
 def test_on_the_built_in_model_both_sample_the_same_tokens(name: str, options: dict[str, Any]) -> None:

@@ -38,6 +38,7 @@ def test_a_judge_that_is_not_counted_is_named(capsys: pytest.CaptureFixture[str]
     assert "not counted: what judge 'grade' takes" in said.out
 
 
+@pytest.mark.slow
 def test_the_workload_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     assert ramify(capsys, "rollout", "--preset", "chains", "--prompts", "2", "--out", run).code == 0

@@ -9,6 +9,7 @@ from ramify.experiments.certify import Certificate
 SMALL = ("certify", "--strategy", "planned", "--set", "strategy.options.children=[2,1.5]", "--problem", "ragged")
 
 
+@pytest.mark.slow
 def test_a_verdict_and_what_was_tested_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     said = ramify(capsys, *SMALL, "--expect", "exact")
     assert said.code == 0
@@ -35,6 +36,7 @@ def test_a_trainer_that_divides_by_rows_is_named_with_the_worst_token(capsys: py
     assert "ragged  biased (worst at prefix '', token 0: 1.25 times the gradient)" in said.out
 
 
+@pytest.mark.slow
 def test_json_has_every_component(capsys: pytest.CaptureFixture[str]) -> None:
     said = ramify(capsys, *SMALL, "--json")
     (found,) = said.json["certificates"]

@@ -24,6 +24,7 @@ def test_it_compares_presets_on_a_built_in_task(task: str, capsys: pytest.Captur
     assert ("gold answers" in shown) == (task == "hops")
 
 
+@pytest.mark.slow
 def test_its_json_holds_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--presets", "offline", *FEW, "--json"]) == 0
     (preset,) = json.loads(capsys.readouterr().out)["presets"]
@@ -33,6 +34,7 @@ def test_its_json_holds_every_figure(capsys: pytest.CaptureFixture[str]) -> None
     assert preset["verdicts"] == []
 
 
+@pytest.mark.slow
 def test_the_same_command_gives_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
     found: list[object] = []
     for _ in range(2):
@@ -42,6 +44,7 @@ def test_the_same_command_gives_the_same_figures(capsys: pytest.CaptureFixture[s
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_presets_that_grow_the_same_trees_grow_them_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "--presets", "spo,treerpo", *FEW, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -79,6 +82,7 @@ def test_bad_input_is_said_before_anything_is_grown(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_plot_without_a_known_ending_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["compare", "--presets", "chains", "--problems", "1", "--plot", str(tmp_path / "plot.nothing")]) == 2
     assert "plot" in capsys.readouterr().err

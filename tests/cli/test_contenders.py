@@ -23,6 +23,7 @@ def test_a_setting_may_be_of_a_single_preset() -> None:
     assert settings_of("chains", ["chains", "offline"], given) == ["a.b=1", "task.name=file.py:Class"]
 
 
+@pytest.mark.slow
 def test_a_file_stands_beside_presets(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text(PLAN)

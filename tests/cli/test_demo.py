@@ -66,6 +66,7 @@ def test_a_demo_that_cannot_start_leaves_no_folder(
     assert not list((tmp_path / "runs").iterdir())
 
 
+@pytest.mark.slow
 def test_on_a_terminal_the_same_tree_grows_step_by_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """The live drawing ends, and what stays is what a pipe gets."""
     screen = Console(file=StringIO(), force_terminal=True, width=120, height=50, color_system=None)
@@ -86,6 +87,7 @@ def written(console: Console) -> str:
     return console.file.getvalue()
 
 
+@pytest.mark.slow
 def test_the_comparison_gives_advice_and_compares_at_equal_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -101,6 +103,7 @@ def test_the_comparison_gives_advice_and_compares_at_equal_tokens(
         assert ramify(capsys, "check", tmp_path / "runs" / "demo-compare" / each.name).code == 0
 
 
+@pytest.mark.slow
 def test_every_strategy_of_the_comparison_spends_the_same_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, "demo", *FAST, "--out", tmp_path / "demo", "--json")
     assert said.json["schema"] == "ramify.demo_compare/1"
@@ -111,6 +114,7 @@ def test_every_strategy_of_the_comparison_spends_the_same_tokens(tmp_path: Path,
     assert arms[0]["less_chains"] is None
 
 
+@pytest.mark.slow
 def test_verbose_the_comparison_tells_phases_and_all_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, "demo", *FAST, "--set", "prompts=2", "--out", tmp_path / "demo", "-v")
     assert "context new" in said.out

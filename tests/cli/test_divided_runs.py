@@ -25,6 +25,7 @@ def half(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.10")
 def test_a_divided_run_is_used_like_any_other(half: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     begin(config(), tmp_path / "whole")

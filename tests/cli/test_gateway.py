@@ -51,6 +51,7 @@ def test_it_says_where_it_is_makes_24_and_stops_when_it_is_told(tmp_path: Path, 
     assert answer["ramify"]["run"] == str(tmp_path / "runs" / "best_of_n")
 
 
+@pytest.mark.slow
 def test_the_header_of_an_answer_links_its_tree(tmp_path: Path) -> None:
     with process("gateway", "--preset", "best_of_n", "--view", "--out", tmp_path / "runs") as gateway:
         url = told_url(gateway)
@@ -74,6 +75,7 @@ def test_a_link_to_all_trees_is_for_no_gateway_with_keys(tmp_path: Path, capsys:
     assert "--view: its link shows the trees of all clients" in said.err
 
 
+@pytest.mark.slow
 def test_the_trees_of_a_killed_gateway_are_shown_and_never_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +93,7 @@ def test_the_trees_of_a_killed_gateway_are_shown_and_never_resumed(
     assert "is a gateway's" in resumed.err
 
 
+@pytest.mark.slow
 def test_with_json_it_says_what_it_serves_in_one_object(tmp_path: Path) -> None:
     with Endpoint(lambda body: said("42")) as endpoint:
         flags = ("--engine", "openai", "--model", "m", "--base-url", endpoint.url, "--out", tmp_path / "runs")
@@ -106,6 +109,7 @@ def test_with_json_it_says_what_it_serves_in_one_object(tmp_path: Path) -> None:
     assert answer["usage"]["completion_tokens"] == 48
 
 
+@pytest.mark.slow
 def test_keys_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, other = "sk-file-0123456789", "sk-environment-0123456789"
     (tmp_path / "keys").write_text(f"{key}\n")
@@ -120,6 +124,7 @@ def test_keys_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: p
             assert gateway.wait(30) == 0
 
 
+@pytest.mark.slow
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     answer = lambda received: json.dumps({"data": [{"id": "m"}]}).encode()  # noqa: E731
     hangs = lambda received: Hang() if received.method == "POST" else None  # noqa: E731

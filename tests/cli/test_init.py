@@ -47,6 +47,7 @@ def task_of(project: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_the_commands_that_it_prints_run_in_the_new_project(tmp_path: Path):
     done = run(tmp_path, "init", "my agent")
     assert (done.returncode, done.stderr) == (0, "")

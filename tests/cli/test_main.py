@@ -161,6 +161,7 @@ sys.exit(main(["rollout", "--dry-run"]))
     assert (said.returncode, said.stdout, said.stderr) == (130, "", "error: interrupted\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_that_comes_out_as_another_error_is_still_an_interrupt(tmp_path: Path):
     """As of a plug-in that is imported while the command runs."""
     (tmp_path / "plugin.py").write_text(f"import os, signal\n{WRAPPED}", "utf-8")

@@ -24,11 +24,13 @@ def test_countdown_is_told_not_to_fork_and_to_prune(tmp_path: Path, capsys: pyte
     assert ramify(capsys, "check", tmp_path / "run").code == 0
 
 
+@pytest.mark.slow
 def test_what_a_plan_set_is_planned_for_anew(capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, *SMALL, "--set", "growth.prune=task", "--set", "growth.keep=0.3")
     assert said.code == 0 and "advice: " in said.out
 
 
+@pytest.mark.slow
 def test_a_plan_is_one_object_of_json(capsys: pytest.CaptureFixture[str]):
     said = ramify(capsys, *SMALL, "--json")
     plan = json.loads(said.out)
@@ -50,6 +52,7 @@ def test_a_fork_that_is_not_certain_enough_is_named(capsys: pytest.CaptureFixtur
     assert any(line.startswith("step 1, 2: a fork is better than none") for line in plan["advice"])
 
 
+@pytest.mark.slow
 def test_the_pilot_of_a_stated_run_takes_a_twentieth_of_its_tokens(capsys: pytest.CaptureFixture[str]):
     budget = ("--budget", "decode_tokens=200", "--prompts", "200")
     plan = json.loads(ramify(capsys, "plan", *budget, "--set", "task.split=heldout", "--json").out)
@@ -73,6 +76,7 @@ def test_an_engine_that_bills_its_context_alone_is_planned_for(capsys: pytest.Ca
     assert said.code == 2 and "nothing costs anything" in said.err
 
 
+@pytest.mark.slow
 def test_tools_that_cannot_branch_give_chains_and_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "mine.py").write_text(STUCK)
     said = ramify(capsys, *SMALL, "--task", f"{tmp_path / 'mine.py'}:Stuck")

@@ -361,6 +361,7 @@ class Mine(Scripted):
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_before_it_began_leaves_no_folder(tmp_path: Path):
     (tmp_path / "mine.py").write_text(HANGS)
     flags = ["--engine", f"{tmp_path / 'mine.py'}:Mine", "--out", str(tmp_path / "run")]

@@ -41,6 +41,7 @@ def test_a_question_is_answered_and_every_vote_told(capsys: pytest.CaptureFixtur
     assert answers["num_candidates"] == 16
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S4.7", engine="builtin")
 def test_whole_trees_come_with_q_values_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     budget = ["--budget", "decode_tokens=80"]
@@ -80,6 +81,7 @@ def test_a_budget_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     assert told["leaves"] <= 2  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_a_file_is_searched_for_all_of_its_questions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     lines = [{"question": QUESTION}, {"question": "make 10 from 4 5 1"}, {"question": "make 7 from 3 4 1"}]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -98,6 +100,7 @@ def test_bad_rows_are_named_by_line_and_the_rest_runs_if_asked(
     assert len(searched(capsys, *data, "--set", "data.on_bad_row=skip")["answers"]) == 1  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_no_more_requests_are_made_than_a_budget_allows(capsys: pytest.CaptureFixture[str]) -> None:
     for preset in ("best_of_n", "mcts", "beam"):
         told = searched(capsys, QUESTION, "--preset", preset, "--budget", "calls=30")
@@ -107,6 +110,7 @@ def test_no_more_requests_are_made_than_a_budget_allows(capsys: pytest.CaptureFi
 PRICED = ["--set", "engine.prices.prompt=2", "--set", "engine.prices.cached=0.5", "--set", "engine.prices.output=8"]
 
 
+@pytest.mark.slow
 def test_a_budget_in_dollars_is_kept_and_the_cost_told(capsys: pytest.CaptureFixture[str]) -> None:
     for preset in ("best_of_n", "mcts", "beam"):
         told = searched(capsys, QUESTION, "--preset", preset, *PRICED, "--budget", "dollars=0.004")
@@ -192,6 +196,7 @@ def test_presets_are_graded_at_every_budget(capsys: pytest.CaptureFixture[str], 
     assert "reject" in (tmp_path / "plot.svg").read_text()
 
 
+@pytest.mark.slow
 def test_the_figures_of_eval_are_all_in_its_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "--presets", "best_of_n,reject", *FEW, "--budget", "decode_tokens=100", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)["lines"]
@@ -258,6 +263,7 @@ def test_what_mctsr_did_is_told_with_its_answer(capsys: pytest.CaptureFixture[st
     assert answers["num_candidates"] == 17
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S4.5")
 def test_many_problems_are_searched_in_the_time_of_one() -> None:
     def seconds(num_problems: int) -> float:
@@ -304,6 +310,7 @@ def test_an_answer_that_means_nothing_comes_with_a_warning(capsys: pytest.Captur
     assert "never seen 'Who', 'wrote', 'Faust'" in said.err
 
 
+@pytest.mark.slow
 def test_a_search_that_a_fault_ended_is_wrong_and_its_fault_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     few = ("eval", "--presets", "best_of_n", "--task", "hops", "--problems", 2, "--seeds", 1)
     said = ramify(capsys, *few, "--budget", "decode_tokens=128", "--json")

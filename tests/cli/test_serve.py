@@ -63,6 +63,7 @@ def serving(*arguments: object) -> Iterator[Serving]:
             wait_until(lambda pid=pid: not is_alive(pid))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_servers_run_until_a_signal_and_stop_in_order(tmp_path: Path, python: str, number: int):
@@ -76,6 +77,7 @@ def test_servers_run_until_a_signal_and_stop_in_order(tmp_path: Path, python: st
     assert len(list((tmp_path / "logs").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_what_stands_behind_two_dashes_goes_to_the_server(python: str):
     with serving("builtin", "--python", python, "--json", "--env", "A=b", "--", "--max-num-seqs", "64") as served:
         said: Any = told(served.urls[0])
@@ -85,6 +87,7 @@ def test_what_stands_behind_two_dashes_goes_to_the_server(python: str):
         assert "SOME_API_KEY" not in said["environment"]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.3")
 def test_a_router_is_the_one_address_and_has_the_port(python: str):
     with socket.socket() as free:
@@ -97,6 +100,7 @@ def test_a_router_is_the_one_address_and_has_the_port(python: str):
         assert served.ended(signal.SIGINT)[0] == 0
 
 
+@pytest.mark.slow
 def test_nothing_is_left_when_it_is_killed(python: str):
     with serving("builtin", "--python", python, "--router", "sglang", "--json") as served:
         kill(served.process.pid)
@@ -118,6 +122,7 @@ def test_nothing_is_left_of_a_start_that_is_ended(tmp_path: Path, python: str, n
     wait_until(lambda: not marked(tmp_path))
 
 
+@pytest.mark.slow
 def test_who_interrupts_again_does_not_wait_for_servers_that_do_not_end(tmp_path: Path, python: str):
     options = ("--env", f"TEST_MARK={tmp_path}", "--env", 'TEST_OPTIONS={"deaf": true}')
     with serving("builtin", "--python", python, *options, "--json") as served:
@@ -130,6 +135,7 @@ def test_who_interrupts_again_does_not_wait_for_servers_that_do_not_end(tmp_path
         wait_until(lambda: not marked(tmp_path))
 
 
+@pytest.mark.slow
 def test_servers_stay_when_nobody_listens_to_what_is_said_about_them(python: str):
     with serving("builtin", "--python", python, "--json") as served:
         assert served.process.stderr is not None
@@ -147,6 +153,7 @@ def pid_at(url: str) -> object:
         return None
 
 
+@pytest.mark.slow
 def test_servers_whose_addresses_nobody_reads_are_stopped(tmp_path: Path, python: str):
     with started("--python", python, "--env", f"TEST_MARK={tmp_path}", "--json") as process:
         assert process.stdout is not None
@@ -155,6 +162,7 @@ def test_servers_whose_addresses_nobody_reads_are_stopped(tmp_path: Path, python
     assert not marked(tmp_path)
 
 
+@pytest.mark.slow
 def test_lines_to_paste_are_printed(python: str):
     command = [sys.executable, "-m", "ramify.cli.main", "serve", "builtin", "--python", python, "--start-s", "30"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -84,6 +84,7 @@ def batches_of(err: str) -> list[int]:
     return [int(line.split()[1].rstrip(":")) for line in err.splitlines() if line.startswith("batch ")]
 
 
+@pytest.mark.slow
 def test_each_batch_is_a_file_and_a_line(settings: Path, tmp_path: Path):
     code, out, err = service("-c", settings, "--out", tmp_path / "run", "--batches", 2)
     assert code == 0
@@ -105,6 +106,7 @@ def test_each_batch_is_a_file_and_a_line(settings: Path, tmp_path: Path):
     assert f"ramify view {tmp_path / 'run'}" in err
 
 
+@pytest.mark.slow
 def test_the_json_has_the_figures_of_each_batch(settings: Path, tmp_path: Path):
     said = told("-c", settings, "--out", tmp_path / "run", "--batches", 2)
     assert (said["schema"], said["run"], said["first"]) == ("ramify.service/1", str(tmp_path / "run"), 0)
@@ -166,12 +168,14 @@ def test_a_service_that_is_stopped_goes_on_to_the_same_batches(settings: Path, t
     assert texts(run, done + 3) == whole(settings, tmp_path, done + 3)
 
 
+@pytest.mark.slow
 def test_the_built_in_model_needs_no_file_of_settings(tmp_path: Path):
     flags = ("--preset", "offline", "--prompts", 4, "--set", "service.batch_size=2", "--budget", "leaves=3")
     said = told(*flags, "--out", tmp_path / "run", "--batches", 1)
     assert said["batches"][0]["rows"] == 6 and said["batches"][0]["groups"] == 2
 
 
+@pytest.mark.slow
 def test_batches_are_where_the_settings_put_them(settings: Path, tmp_path: Path):
     template = tmp_path / "elsewhere" / "{rollout_id}.jsonl"
     said = told("-c", settings, "--set", f"service.save_debug={template}", "--out", tmp_path / "run", "--batches", 1)
@@ -180,6 +184,7 @@ def test_batches_are_where_the_settings_put_them(settings: Path, tmp_path: Path)
     assert not (tmp_path / "run" / "batches").exists()
 
 
+@pytest.mark.slow
 def test_written_answers_go_on_with_the_next_row(tmp_path: Path):
     questions = tmp_path / "written.jsonl"
     questions.write_text("".join(f'{{"question": "q{n}", "answer": "a{n}"}}\n' for n in range(6)))
@@ -193,6 +198,7 @@ def test_written_answers_go_on_with_the_next_row(tmp_path: Path):
     assert texts(tmp_path / "run", 3) == texts(tmp_path / "whole", 3)
 
 
+@pytest.mark.slow
 def test_a_file_of_questions_is_told_before_the_first_batch(settings: Path, tmp_path: Path):
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question": "1+1", "answer": "2"}\n{"question": "2+2", "answer": "4"}\n')
@@ -201,6 +207,7 @@ def test_a_file_of_questions_is_told_before_the_first_batch(settings: Path, tmp_
     assert err.startswith(f"data: 2 problems of {questions}; question: 'question'; gold answer: 'answer' (secret)")
 
 
+@pytest.mark.slow
 def test_a_service_whose_groups_all_fail_stops_and_says_how_to_go_on(settings: Path, tmp_path: Path):
     (tmp_path / "mine.py").write_text("def keep(args, samples):\n    raise ValueError('not today')\n")
     flags = ("--set", f"service.group_filter={tmp_path / 'mine.py'}:keep", "--out", tmp_path / "run", "--batches", 1)
@@ -278,6 +285,7 @@ def test_a_folder_with_something_else_is_refused(settings: Path, tmp_path: Path,
         assert refused.err == f"error: {run} holds a run that is no service; name a new folder\n"
 
 
+@pytest.mark.slow
 def test_other_settings_are_refused_where_a_service_was_begun(settings: Path, tmp_path: Path):
     run = tmp_path / "run"
     assert service("-c", settings, "--out", run, "--batches", 1)[0] == 0
@@ -286,6 +294,7 @@ def test_other_settings_are_refused_where_a_service_was_begun(settings: Path, tm
     assert "was begun with another configuration: leave yours out to go on, or choose a new folder" in err
 
 
+@pytest.mark.slow
 def test_two_services_do_not_share_a_folder(settings: Path, tmp_path: Path):
     run = tmp_path / "run"
     with process("service", "-c", settings, "--out", run, "--batches", MANY) as started:

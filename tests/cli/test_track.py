@@ -69,6 +69,7 @@ def test_an_engine_of_text_gives_no_lengths_in_tokens(tmp_path: Path, capsys: py
     assert line["metrics"] == {"rollout/unjudged_ratio": 1.0, "rollout/truncated_ratio": 0.0}
 
 
+@pytest.mark.slow
 def test_every_line_of_an_evaluation_is_a_run_of_its_own_and_its_seeds_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -109,6 +110,7 @@ def test_wandb_keeps_the_trees_of_a_search_offline_and_writes_no_line(tmp_path: 
 SLOW_TO_END = ("--preset", "offline", *SCRIPTED, "--prompts", "40", "--set", "max_trees=1", "-v")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_logs_the_trees_that_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "ramify.cli.main", "rollout", *SLOW_TO_END, "--out", str(out), "--track", "jsonl"]

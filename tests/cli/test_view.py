@@ -50,6 +50,7 @@ def test_it_says_where_it_is_and_stops_when_it_is_told(run: Path, number: signal
     assert told.splitlines()[-1] == f"{run}; only this machine can open it; Ctrl-C stops"
 
 
+@pytest.mark.slow
 def test_with_json_it_says_what_it_serves_in_one_object(run: Path, tmp_path: Path):
     file = foreign(tmp_path / "7.jsonl")
     with process("view", run, file, "--json", "--quiet") as server:
@@ -61,6 +62,7 @@ def test_with_json_it_says_what_it_serves_in_one_object(run: Path, tmp_path: Pat
     assert (server.returncode, out, said) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_it_listens_at_the_port_that_is_asked_for(run: Path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -103,6 +105,7 @@ def test_without_aiohttp_the_line_that_installs_it_is_told(
     assert ramify(capsys, "view", run, "--html", tmp_path / "page.html").code == 0
 
 
+@pytest.mark.slow
 def test_behind_ssh_the_line_that_forwards_the_port_is_told(run: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.1 1 10.0.0.2 22")
     with process("view", run) as server:

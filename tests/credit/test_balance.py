@@ -340,6 +340,7 @@ def test_two_trees_are_each_others_baseline() -> None:
         assert far_from(found[name], path_gradient(SMALL, SMALL.rewards)) < 1e-12
 
 
+@pytest.mark.slow
 def test_paths_that_failed_are_left_out_of_their_fork_and_trees_without_a_trunk_altogether() -> None:
     """Exact where there is a trunk; where all fail, one time in four, the tree is worth nothing and says so."""
     config = TreeGRPOConfig(num_trees=2, num_nodes=1)

@@ -106,6 +106,7 @@ def planned(children: Sequence[float], mdp: MDP, coins: Mapping[str, str] | None
     return grow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", PROBLEMS)
 @pytest.mark.parametrize(
     "children", [(2,), (1.5, 1.5), (2, 0.5), (1, 2, 0.5), (1.5, 0.5, 1.5), (1, 0.5, 0.5), (1, 2.5, 0.5)]

@@ -133,6 +133,7 @@ def test_expectations_over_every_order_of_siblings_equal_the_goldens(name: str) 
     check_expectations(name, expected(name, [s["credit"] for s in wanted], is_sorted=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in SCHEMES if kind_of(name) in ("coin", "table") and not is_large(name)]
 )

@@ -124,6 +124,7 @@ def test_auto_is_exact_on_full_trees(name: str, branching: tuple[int, ...]) -> N
     assert found["auto"] == mdp.gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "branching"), [("binary3", (2, 2)), ("ternary2", (1, 3))])
 def test_spo_weighs_a_level_by_its_number_of_nodes_and_shrinks_it_by_its_siblings(
     name: str, branching: tuple[int, int]

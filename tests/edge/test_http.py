@@ -253,6 +253,7 @@ async def test_bytes_that_drip_do_not_hold_the_total_deadline_off() -> None:
         await until(lambda: server.num_given_up == 1)
 
 
+@pytest.mark.slow
 async def test_a_deadline_counts_from_when_the_request_has_its_place() -> None:
     async with talking(always(Late(0.25)), limits=HttpLimits(max_in_flight=1)) as (_, http):
         posts = [http.post("/generate", BODY, deadline_s=0.7) for _ in range(4)]

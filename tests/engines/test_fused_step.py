@@ -142,6 +142,7 @@ def test_a_user_without_a_home_has_no_library(monkeypatch: pytest.MonkeyPatch) -
         build()
 
 
+@pytest.mark.slow
 def test_the_command_builds_it_and_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert fused_step.built() is None
@@ -153,6 +154,7 @@ def test_the_command_builds_it_and_says_where(tmp_path: Path, monkeypatch: pytes
     assert [path.name for path in (tmp_path / "ramify").iterdir()] == [Path(said.stdout.strip()).name]
 
 
+@pytest.mark.slow
 def test_a_compiler_of_fast_math_makes_no_zeros_of_small_numbers(tmp_path: Path) -> None:
     """As `CC` may have it in the environment of a user."""
     code = "from ramify.engines.build_fused_step import build; build(); print(float.fromhex('0x1p-1070') * 0.5 > 0)"

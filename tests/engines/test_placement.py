@@ -227,6 +227,7 @@ REQUESTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(REQUESTS)
 def test_the_memory_is_what_a_plain_one_would_be(requests: Sequence[tuple[int, list[int], str, int]]) -> None:

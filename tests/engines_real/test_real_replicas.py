@@ -25,6 +25,7 @@ def small_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(real_replicas.PYTHON, python)
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_is_waited_for():
     with real_replicas.served() as both:
         kill(both.pids[0])
@@ -33,6 +34,7 @@ def test_a_server_that_was_killed_is_waited_for():
         assert first not in both.pids and second == both.pids[1]
 
 
+@pytest.mark.slow
 def test_a_test_run_that_is_killed_leaves_no_server():
     with subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout is not None

@@ -74,6 +74,7 @@ def test_every_state_is_that_of_its_path(preset: str) -> None:
     assert checked > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("branching", ["fork", "replay"])
 def test_a_tree_is_the_same_however_its_states_branch(branching: Any) -> None:
     forked, other = grown(Walking()), grown(Walking(branching=branching))
@@ -309,6 +310,7 @@ class Refusing(Walking):
         return [Problem(f"r{i}", "walk") for i in range(num_problems)]
 
 
+@pytest.mark.slow
 def test_what_can_neither_be_forked_nor_replayed_is_refused_at_the_fork() -> None:
     calls = every_step(grown(Refusing(branching="refuse"), "arpo"))
     refused = {call.result for call in calls if call.status == "refused"}
@@ -373,6 +375,7 @@ def below(branch: Branch, value: float) -> str | None:
     return "too far to the left" if value < -0.5 else None
 
 
+@pytest.mark.slow
 def test_a_prune_rule_reads_the_environment_s_score() -> None:
     rule = {"growth.prune": f"{__file__}:below", "growth.prune_judge": "environment"}
     trees = grown(Walking(), "chains", **rule).trees
@@ -386,6 +389,7 @@ class FewWalks(Walking):
     max_sessions: ClassVar[int] = 2
 
 
+@pytest.mark.slow
 def test_an_environment_may_limit_the_episodes_that_wait() -> None:
     few, many = grown(FewWalks()), grown(Walking())
     assert few.report.tools["tools/parked_sessions"] == 0  # all are released with their trees

@@ -98,6 +98,7 @@ async def test_a_fault_is_told_in_words_and_harms_no_other_episode(
     assert await said(await moody.open(PROBLEM, 0), "add 1") == "total 1"
 
 
+@pytest.mark.slow
 async def test_a_step_that_hangs_is_killed_at_its_deadline():
     moody = MoodyEnvironment(runs_in="process", max_step_s=0.5)
     episode = await moody.open(PROBLEM, 0)
@@ -141,6 +142,7 @@ async def test_a_copy_moves_apart_from_its_parent_and_outlives_it(moody: MoodyEn
     assert await said(copy, "add 5") == "total 16"
 
 
+@pytest.mark.slow
 async def test_generations_of_copies_do_not_deepen_a_stack(moody: MoodyEnvironment):
     episode = await moody.open(PROBLEM, 0)
     for _ in range(400):
@@ -178,6 +180,7 @@ async def test_children_of_a_world_end_with_its_process(moody: MoodyEnvironment)
     await_end(child)
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_after_the_run():
     moody = MoodyEnvironment(runs_in="process")
     episode = await moody.open(PROBLEM, 0)
@@ -194,6 +197,7 @@ async def test_nothing_is_left_after_the_run():
     await moody.let_go()
 
 
+@pytest.mark.slow
 async def test_nothing_is_left_when_the_parent_is_killed():
     code = (
         "import asyncio, os, signal, sys\n"
@@ -270,6 +274,7 @@ def test_a_run_in_processes_gives_the_same_trees_as_in_threads(preset: str):
     assert grown(runs_in="process") == grown()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("move", "words"),
     [

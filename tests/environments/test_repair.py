@@ -58,6 +58,7 @@ def fixes(repository: Repository) -> str:
 # -- the repositories --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_problems_are_distinct_and_a_seed_gives_the_same():
     environment = CodeRepair()
     train, again, other = (environment.problems("train", 60, seed) for seed in (0, 0, 1))
@@ -225,6 +226,7 @@ async def test_files_that_stand_in_for_unittest_spoil_no_right_repair():
     assert (await scored(problem, [fixes(repository), shadow])).value == 1
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_code_that_loops_for_ever_scores_0_in_time():
     problem, _ = pair()
@@ -234,6 +236,7 @@ async def test_code_that_loops_for_ever_scores_0_in_time():
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_the_last_command_truncates_and_a_timeout_is_no_command():
     problem, _ = pair()
@@ -329,6 +332,7 @@ def test_it_keeps_the_contract_of_environments():
     check_environment(CodeRepair, num_turns=4)
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_env_check_knows_it_by_name(capsys: pytest.CaptureFixture[str]):
     assert main(["env", "check", "repair", "--turns", "3", "--problems", "1"]) == 0

@@ -180,6 +180,7 @@ class Broken(Scripted):
 """
 
 
+@pytest.mark.slow
 def test_a_run_whose_user_failed_resumes_to_the_same_trees(tmp_path: FilePath) -> None:
     """The record of a failed reply stands behind its step, and is no failure of the path."""
     (tmp_path / "shop.py").write_text(SHOP)

@@ -12,6 +12,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "coding_agent.py"
 LEAF = re.compile(r"leaf +(\d+): reward ([01]\.0), tried in its interpreter: (.+)")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.uname().sysname != "Linux", reason="sandboxes need Linux")
 def test_every_branch_tells_its_own_history() -> None:
     done = subprocess.run(

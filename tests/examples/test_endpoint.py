@@ -4,11 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.engines.endpoint import Endpoint, said
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "endpoint.py"
 
 
+@pytest.mark.slow
 def test_a_question_is_put_to_an_endpoint():
     turns = ["<calc>4*6", "<calc>24*1", "<answer>24"]
     with Endpoint(lambda body: said(turns[len(body["messages"]) // 2 - 1])) as endpoint:

@@ -39,6 +39,7 @@ def test_the_notebook_stores_no_output(notebook: dict[str, Any]) -> None:
     assert code and all(cell["execution_count"] is None and cell["outputs"] == [] for cell in code)
 
 
+@pytest.mark.slow
 def test_the_cells_of_the_notebook_run_in_order(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(RUNNER), str(NOTEBOOK)]
     done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "search_r1_retriever.py"
 
 
+@pytest.mark.slow
 def test_chains_search_a_corpus_through_its_server() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLE)], check=False, capture_output=True, text=True, timeout=120

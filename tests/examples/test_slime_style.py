@@ -9,6 +9,7 @@ import pytest
 EXAMPLE = Path(__file__).parents[2] / "examples" / "slime_style.py"
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.1", "S3.4", "S3.6", "S3.7", "S3.8", engine="builtin")
 def test_a_killed_trainer_begins_again_where_it_saved(tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", str(EXAMPLE), str(tmp_path / "service")]

@@ -50,12 +50,14 @@ def test_a_part_of_a_fleet_takes_as_long_as_the_whole(preset: str, num_gpus: int
     assert part.mean_batch == pytest.approx(whole.mean_batch, rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_gpus", [1, 2, 8])
 def test_no_bound_is_above_the_time(num_gpus: int) -> None:
     found = Capacity(config("tree_grpo", 24), LOAD, SIZE).on(num_gpus)
     assert max(found.bounds.values()) <= found.seconds * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_a_larger_fleet_grows_the_same_trees() -> None:
     capacity = Capacity(config("tree_grpo", 16), LOAD, SIZE)
     one, four = capacity.on(1), capacity.on(4)
@@ -63,6 +65,7 @@ def test_a_larger_fleet_grows_the_same_trees() -> None:
     assert four.seconds < one.seconds
 
 
+@pytest.mark.slow
 def test_tools_bind_where_few_calls_run_at_once() -> None:
     slow = replace(LOAD, tool_seconds=[10.0], turns=[3])
     few = Capacity(config("chains", 16, **{"tools.max_parallel": 2}), slow, SIZE).on(1)
@@ -70,6 +73,7 @@ def test_tools_bind_where_few_calls_run_at_once() -> None:
     assert few.of_bound == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_growing_process_binds_where_the_engines_are_fast() -> None:
     fast = EngineSize(1, SimulatedCosts(1e-6, 0, 0, 0), math.inf)
     one = Capacity(config("chains", 16), replace(LOAD, tool_seconds=[0.0]), fast)
@@ -78,6 +82,7 @@ def test_the_growing_process_binds_where_the_engines_are_fast() -> None:
     assert four.on(1).seconds == pytest.approx(one.on(1).seconds / 4)
 
 
+@pytest.mark.slow
 def test_an_engine_of_the_growing_process_takes_turns_with_it() -> None:
     load = replace(LOAD, tool_seconds=[0.0])
     apart, within = (
@@ -88,6 +93,7 @@ def test_an_engine_of_the_growing_process_takes_turns_with_it() -> None:
     assert within.bounds["work"] == pytest.approx(apart.bounds["work"] + apart.bounds["driver"])
 
 
+@pytest.mark.slow
 def test_sequences_wait_where_keys_and_values_do_not_fit() -> None:
     narrow = replace(SIZE, kv_tokens=2000)
     capacity = Capacity(config("chains", 32), replace(LOAD, tool_seconds=[0.0]), narrow)
@@ -118,6 +124,7 @@ def test_paths_have_the_turns_and_the_tokens_of_the_workload(preset: str) -> Non
     assert found.num_turns <= 3 * 4 * 8
 
 
+@pytest.mark.slow
 def test_what_all_prompts_share_is_computed_once() -> None:
     dear = replace(SIZE, costs=SimulatedCosts(1e-3, 0, 0, 1e-3), block_size=1)
     apart, shared = (
@@ -175,6 +182,7 @@ def test_values_between_two_are_even_in_their_logarithm() -> None:
     assert between(0, 2)[0] > 0
 
 
+@pytest.mark.slow
 async def test_all_servers_are_measured_at_once() -> None:
     first, second = FakeVllm(), FakeVllm()
     async with serving(first) as one, serving(second) as other:
@@ -183,6 +191,7 @@ async def test_all_servers_are_measured_at_once() -> None:
     assert len(first.asked) == len(second.asked) > sum(BATCHES)
 
 
+@pytest.mark.slow
 def test_costs_of_an_engine_are_measured() -> None:
     costs = measured_costs(resolve(flags={"prompts": 4}).config, SHORT)
     assert costs.step_s + costs.sequence_s > 0

@@ -50,6 +50,7 @@ def test_a_credit_with_a_baseline_of_its_own_leaf_is_scaled_on_chains() -> None:
     assert {ratio for law in found.ratios.values() for ratio in law} == {Fraction(2, 3)}
 
 
+@pytest.mark.slow
 def test_forks_that_depend_on_tokens_are_biased_under_the_credit_that_rows_take() -> None:
     found = certify("online", "auto", options=POST_HOC)
     assert found.verdict == "biased"
@@ -57,6 +58,7 @@ def test_forks_that_depend_on_tokens_are_biased_under_the_credit_that_rows_take(
     assert found.reasons and not found.is_contradicted
 
 
+@pytest.mark.slow
 def test_an_exact_credit_is_refused_on_such_forks_and_its_numbers_are_judged_all_the_same() -> None:
     found = certify("online", "subtree_loo", options=POST_HOC)
     assert (found.verdict, found.of_numbers) == ("refused", "biased")
@@ -83,6 +85,7 @@ def test_coins_of_a_problem_are_part_of_it() -> None:
 # -- reductions --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_constant_divisor_is_exact_and_one_that_depends_on_tokens_is_not() -> None:
     """Issue: E[N g] / E[N] of adaptive trees was 0.79 to 1.50 times the gradient, component by component."""
 
@@ -158,6 +161,7 @@ def test_a_scaled_sample_is_told_from_an_exact_one() -> None:
     assert found.scale == pytest.approx(0.5, abs=0.05)
 
 
+@pytest.mark.slow
 def test_draws_without_end_are_sampled() -> None:
     found = certify(Normal, "auto", options={"n": 2}, limits=FEW)
     assert found.verdict == "not_refuted"

@@ -82,6 +82,7 @@ def test_one_problem_carries_the_raw_mean_and_not_the_capped_one() -> None:
     assert tailed.second_moment.word == "equal"
 
 
+@pytest.mark.slow
 def test_draws_of_one_heavy_tailed_law_are_rarely_said_to_differ() -> None:
     rng = np.random.default_rng(5)
     pairs = [{"a": heavy(rng, 60), "b": heavy(rng, 60)} for _ in range(60)]

@@ -157,6 +157,7 @@ class Bucket:
         return net.Late(0.005)
 
 
+@pytest.mark.slow
 async def test_a_server_with_a_limit_of_its_own_answers_everybody_in_the_end() -> None:
     bucket = Bucket(per_s=100)
     async with asked(bucket, policy=replace(QUICK, max_tries=1), limits=HttpLimits(max_in_flight=16)) as it:
@@ -168,6 +169,7 @@ async def test_a_server_with_a_limit_of_its_own_answers_everybody_in_the_end() -
         assert engine.num_retries == 0
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_busy_for_a_while_is_not_hammered_meanwhile() -> None:
     def plan(received: net.Received) -> net.Fault | None:
         began.append(received.at)
@@ -182,6 +184,7 @@ async def test_a_server_that_is_busy_for_a_while_is_not_hammered_meanwhile() -> 
 # -- slow, hanging, gone ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_server_that_hangs_costs_its_deadline_and_a_try() -> None:
     patience = Patience(start_s=0.2, prefill_s=0.0, token_s=0.0)
     async with asked(net.on_calls({0: net.Hang()}), patience=patience) as (server, engine):
@@ -217,6 +220,7 @@ async def test_at_a_deadline_a_server_returns_what_it_has_by_abort() -> None:
         assert engine.num_wasted == 0
 
 
+@pytest.mark.slow
 async def test_a_server_that_answers_no_abort_is_left_and_notices() -> None:
     async with asked(net.always(net.Hang())) as (server, engine):
         now = asyncio.get_running_loop().time()
@@ -408,6 +412,7 @@ def rows_on_disk(path: Path) -> bytes:
     return b"".join(lines(saved.Saved.open(path).rows()))
 
 
+@pytest.mark.slow
 async def test_a_run_whose_engines_died_is_saved_exits_with_75_and_goes_on_to_the_same_rows(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE)
 

@@ -56,6 +56,7 @@ def test_a_run_with_few_open_files_sends_fewer_requests_and_loses_no_path(tmp_pa
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_files", [6, 7, 8])
 def test_a_run_without_open_files_does_not_begin_and_says_why(tmp_path: Path, num_files: int) -> None:
     done = rolled_out(num_files, tmp_path / "run", "--engine", "scripted")

@@ -31,6 +31,7 @@ def grown(preset: str, limits: Limits, *, shuffle: int) -> Rollout:
     return run_virtual(rollout(config=type(config)(**fields), engine=Scripted(delay=delay)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_permuted_completion_times_give_the_same_bytes(tmp_path: Path, preset: str, limits: str) -> None:

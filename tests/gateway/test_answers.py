@@ -200,6 +200,7 @@ async def test_requests_share_the_engine_and_each_gets_its_own_answer(tmp_path: 
     assert sorted(each.place[1] for each in heard) == list(range(40))
 
 
+@pytest.mark.slow
 async def test_the_built_in_model_makes_24_and_the_same_seed_grows_the_same_tree(tmp_path: Path) -> None:
     asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "make 24 from 4 6 8 2"}]
     async with gateway(None, tmp_path, ["best_of_n", "mctsr"]) as asking:

@@ -164,6 +164,7 @@ async def test_an_unknown_model_is_told_the_nearest_and_one_that_is_not_served_w
     assert "the run has no such judge" in not_served.error["message"]
 
 
+@pytest.mark.slow
 def test_every_search_that_the_engine_can_run_is_offered() -> None:
     served = offers("http://127.0.0.1:9/v1")
     names = [offer.name for offer in served]

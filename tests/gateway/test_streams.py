@@ -87,6 +87,7 @@ async def test_comments_keep_a_stream_alive_while_the_search_goes_on(tmp_path: P
             assert await response.content.readline() == b": progress 0 steps, 0 tokens\n"
 
 
+@pytest.mark.slow
 async def test_a_request_that_fails_at_once_has_the_status_of_its_error_and_a_late_one_an_event(tmp_path: Path) -> None:
     async with (
         FaultServer(answer, hangs_when_asked_to) as server,

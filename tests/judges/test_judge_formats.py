@@ -99,6 +99,7 @@ def test_what_such_a_judge_said_is_drawn_and_told_in_its_own_words(tmp_path: Pat
         assert {text[:6] for text in texts} == {"eighty", "80"}
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_asks_another_tokenizers_judge_for_no_recorded_reply_again(tmp_path: Path) -> None:
     with Endpoint(grades) as judge:
         config = run_of(judge.url)

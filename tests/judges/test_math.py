@@ -36,6 +36,7 @@ async def test_answers_that_are_worth_the_same_are_the_same():
     assert await values(["3", "4"], "x = 4", "4.0", "5") == [1, 1, 0]
 
 
+@pytest.mark.slow
 async def test_words_are_compared_as_words():
     assert await values("listen", "Listen", "silent") == [1, 0]
     assert await values("B", "b", "C") == [1, 0]

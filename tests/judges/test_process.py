@@ -129,6 +129,7 @@ def test_a_class_that_is_not_there_is_a_fault() -> None:
         judged(path("y"), positive=7)
 
 
+@pytest.mark.slow
 def test_faults_that_pass_are_tried_again_and_others_are_not() -> None:
     (verdict,), server = judged(path("y"), plan=first(2, Status(502)))
     assert verdict.value == 1.0 and len(server.received) == 3

@@ -3,6 +3,7 @@ import re
 from itertools import islice
 from pathlib import Path
 
+import pytest
 from models.countdown_episodes import demonstration, draw_demonstrations
 from models.pieces import encode_pieces
 
@@ -46,6 +47,7 @@ def test_a_wrong_call_is_shown_but_not_learnt() -> None:
     assert pieces[5].text == "<calc>13*8</calc>"
 
 
+@pytest.mark.slow
 def test_no_held_out_problem_is_ever_demonstrated() -> None:
     drawn = islice(draw_demonstrations(random.Random(0)), 20_000)
     assert not [problem for problem, _ in drawn if split_of(problem) == "heldout"]

@@ -71,6 +71,7 @@ def test_every_episode_looks_all_herds_up_and_ends_right_within_the_calls() -> N
         assert all(f" {kind}</search>" in text for kind in problem.kinds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", SPLITS)
 def test_only_problems_of_the_split_are_demonstrated(split: Split) -> None:
     assert {split_of(problem) for problem, _ in episodes(500, split=split)} == {split}

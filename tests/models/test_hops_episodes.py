@@ -111,6 +111,7 @@ def test_what_is_learnt_is_the_models_words_and_a_little_of_the_tools() -> None:
         assert {(piece.kind, piece.loss) for piece in pieces} == {("prompt", 0.0), ("model", 1.0), ("tool", TOOL_LOSS)}
 
 
+@pytest.mark.slow
 def test_the_share_of_wrong_calls_is_as_asked_and_they_are_not_learnt() -> None:
     drawn = episodes(1000, HopsMix((1, 2), error_share=0.2), seed=1)
     wrong = [pieces for _, pieces in drawn if FORMAT.invalid in said(pieces, "tool")]

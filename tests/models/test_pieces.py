@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from models.pieces import Piece, encode_pieces, prompt_piece
@@ -26,6 +27,7 @@ def test_the_prompt_is_what_the_tag_formats_open_with() -> None:
     assert prompt_piece("why ?").loss == 0
 
 
+@pytest.mark.slow
 @given(st.lists(pieces, max_size=5))
 def test_pieces_are_encoded_one_by_one_and_weigh_what_they_say(drawn: list[Piece]) -> None:
     ids, weights = encode_pieces(drawn, TOKENIZER)

@@ -51,10 +51,12 @@ def test_a_small_pilot_says_that_it_cannot_tell_and_gives_chains():
     assert not made.shape.is_forked
 
 
+@pytest.mark.slow
 def test_a_larger_pilot_tells():
     assert planned(World(shares=(0.4, 1.0), costs=(6, 6)), num_problems=1500).depths[0].call == "fork"
 
 
+@pytest.mark.slow
 def test_where_two_steps_matter_alike_it_is_seldom_called():
     """The best number is 1, which one interval in twenty leaves out."""
     calls = [planned(World((0.5, 1.0), (6, 6)), num_problems=60, seed=seed).depths[0].call for seed in range(20)]

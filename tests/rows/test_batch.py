@@ -50,6 +50,7 @@ def test_whitening_is_that_of_treepo(token_counts: list[int], expected: dict[str
         assert row.advantages[row.is_sampled] == pytest.approx(value, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_whitened_advantages_have_mean_0_and_variance_1(seeds: list[int]) -> None:
     rows = batch_of(seeds)

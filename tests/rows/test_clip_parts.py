@@ -46,6 +46,7 @@ def total(rows: Sequence[Row], loss: Loss, seed: int) -> float:
     return found
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000))
 @pytest.mark.parametrize("loss", [clip, dual_clip, distance])
 @pytest.mark.parametrize("credit", OF_LEAVES)

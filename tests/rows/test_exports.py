@@ -44,6 +44,7 @@ def of_slime(rows: Sequence[Row]) -> list[npt.NDArray[np.generic]]:
 MASKS: tuple[Masks, ...] = (of_arrays, of_search_r1, of_verl, of_slime)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S1.3")
 @given(SEEDS, POLICIES)
 def test_no_token_of_an_observation_a_prompt_or_padding_is_ever_trained(seeds: list[int], policy: Policy) -> None:
@@ -54,6 +55,7 @@ def test_no_token_of_an_observation_a_prompt_or_padding_is_ever_trained(seeds: l
             assert mask.any()
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_every_sampled_token_is_trained_once(seeds: list[int]) -> None:
     rows = batch_of(seeds)
@@ -61,6 +63,7 @@ def test_every_sampled_token_is_trained_once(seeds: list[int]) -> None:
         assert set(totals(rows, masks_of(rows)).values()) <= {1.0}
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_as_published_every_row_trains_all_it_sampled(seeds: list[int]) -> None:
     rows = batch_of(seeds, "per_leaf")
@@ -68,6 +71,7 @@ def test_as_published_every_row_trains_all_it_sampled(seeds: list[int]) -> None:
         assert [mask.sum() for mask in masks_of(rows)] == [row.is_sampled.sum() for row in rows]
 
 
+@pytest.mark.slow
 @given(SEEDS, POLICIES)
 def test_advantages_a_token_are_the_credits_in_every_export(seeds: list[int], policy: Policy) -> None:
     """Summed over rows and divided by the normaliser, fractions included."""

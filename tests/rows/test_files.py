@@ -183,6 +183,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_a_line_is_what_python_writes(value: Any) -> None:
     expected = json.dumps({"x": value}, ensure_ascii=False, separators=(",", ":"))

@@ -18,6 +18,7 @@ from ramify.rows.slime import samples
 from ramify.rows.verl import batch as verl_batch
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S1.4")
 @given(SEEDS, st.randoms())
 def test_groups_go_by_uid_in_any_order(seeds: list[int], random) -> None:

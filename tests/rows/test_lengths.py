@@ -49,6 +49,7 @@ def test_a_token_whose_first_row_is_too_long_is_trained_by_the_next() -> None:
     assert shared == set(trained(kept))
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_a_limit_that_no_path_reaches_changes_nothing(seeds: list[int]) -> None:
     for seed in seeds:

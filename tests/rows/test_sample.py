@@ -42,6 +42,7 @@ def test_a_dictionary_comes_back_whole_unknown_keys_included() -> None:
     assert Sample.from_dict(ALL_FIELDS).to_dict() == ALL_FIELDS
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.6")
 @given(SEEDS)
 def test_samples_survive_dictionaries_and_json(seeds: list[int]) -> None:

@@ -32,6 +32,7 @@ def test_a_batch_has_the_names_and_shapes_of_the_loop() -> None:
     assert {tensor.dtype for tensor in tensors.values()} == {np.dtype(np.int64)}
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_the_published_formulas_hold_where_nobody_sampled_the_pad_id(seeds: list[int]) -> None:
     """Source: `_compose_final_output` and `create_position_ids`."""

@@ -159,6 +159,7 @@ def test_a_key_that_only_some_samples_have_is_refused() -> None:
         train_data([with_logprobs, without])
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_advantages_a_token_travel_in_rewards_and_raw_rewards_stay_numbers(seeds: list[int]) -> None:
     rows = batch_of(seeds)
@@ -169,6 +170,7 @@ def test_advantages_a_token_travel_in_rewards_and_raw_rewards_stay_numbers(seeds
     assert train_data(samples(rows, credit_by="trainer"))["rewards"] == [row.reward for row in rows]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S1.4")
 @given(SEEDS, st.randoms())
 def test_rewards_are_normalised_in_their_groups_however_many_leaves_each_has(seeds: list[int], random) -> None:

@@ -41,6 +41,7 @@ def branches(trace: dict[str, Any]) -> Iterator[list[int]]:
         yield path[::-1]
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_a_branch_is_a_row(seeds: list[int]) -> None:
     rows = batch_of(seeds)
@@ -52,6 +53,7 @@ def test_a_branch_is_a_row(seeds: list[int]) -> None:
         assert all(not any(node["mask"]) for node in nodes if not node["sampled"])
 
 
+@pytest.mark.slow
 @given(SEEDS, st.sampled_from(["once", "per_leaf"]))
 def test_all_that_rows_train_a_token_with_stands_at_its_message(seeds: list[int], policy: Any) -> None:
     rows = batch_of(seeds, policy)

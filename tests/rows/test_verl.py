@@ -31,6 +31,7 @@ def grpo(batch: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.float64]:
     return advantages[:, None] * batch["response_mask"]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S1.4", "S1.5")
 @given(SEEDS, st.randoms())
 def test_verls_own_grpo_compares_leaves_of_one_problem(seeds: list[int], random) -> None:
@@ -58,6 +59,7 @@ def test_a_reward_stands_at_the_last_token_of_the_response() -> None:
     assert batch(rows, credit_by="trainer").tensors["rm_scores"].tolist() == [[0, 0, 0, 1.0, 0], [0, 0, 0, 0, 0.5]]
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_masks_and_scores_are_within_attention(seeds: list[int]) -> None:
     tensors = batch(batch_of(seeds)).tensors

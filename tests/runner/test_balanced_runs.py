@@ -26,6 +26,7 @@ def grown(preset: str, *overrides: str) -> Rollout:
     return rollout_sync(config=config(preset, *overrides))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", PRESETS)
 def test_one_round_is_exact_and_a_saved_run_gives_the_same_rows(preset: str, tmp_path: Path) -> None:
     rollout = grown(preset, *PRESETS[preset])

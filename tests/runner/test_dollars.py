@@ -56,6 +56,7 @@ def test_without_prices_nothing_is_said_of_costs() -> None:
     assert grown(OneChain).report.dollars is None
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 1000),
     budget=st.floats(0.0005, 0.02),

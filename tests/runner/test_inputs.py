@@ -68,6 +68,7 @@ def test_weights_are_those_of_local_folders(tmp_path: Path) -> None:
     assert inputs_of(config, []).weights != before
 
 
+@pytest.mark.slow
 def test_a_large_file_of_weights_is_sampled(tmp_path: Path) -> None:
     config = RunConfig(engine=EngineConfig(name="local", model=str(tmp_path)))
     file, size = tmp_path / "model.safetensors", 4 * WHOLE_BYTES

@@ -94,6 +94,7 @@ def test_a_stop_word_of_a_format_that_is_not_read_is_recorded(tmp_path: Path) ->
         saved.answers()
 
 
+@pytest.mark.slow
 def test_a_rule_of_a_strategy_that_is_not_read_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "plan.py").write_text(
         "from ramify.strategies.treerl import TreeRL, TreeRLConfig\n\n\nclass Mine(TreeRL):\n"

@@ -370,6 +370,7 @@ FAULTS = (
 )
 
 
+@pytest.mark.slow
 def test_faults_of_the_server_leave_no_trace_in_the_tree():
     sound = turns(said("<calc>1+2"), said("<calc>3*1"), said("<answer>3"))
     met: Counter[str] = Counter()
@@ -467,6 +468,7 @@ def test_a_run_that_was_cut_off_goes_on_with_the_messages_it_had(tmp_path: Path)
     }
 
 
+@pytest.mark.slow
 def test_the_key_is_in_no_file_of_a_run_and_in_no_line_it_writes(tmp_path: Path):
     refused: list[Any] = []
 

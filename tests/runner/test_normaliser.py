@@ -28,6 +28,7 @@ def test_uneven_trees_are_divided_by_one_number() -> None:
     assert all(row.is_unbiased for row in rows)
 
 
+@pytest.mark.slow
 def test_a_given_normaliser_scales_advantages_and_no_coefficient() -> None:
     own, given = grown("chains").rows(), grown("chains", rows__normaliser=3.5).rows()
     assert {row.normaliser for row in own} == {8.0} and {row.normaliser for row in given} == {3.5}

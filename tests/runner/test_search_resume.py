@@ -82,6 +82,7 @@ print(num_calls, len(found.nodes))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["ab_mcts", "beam"])
 @pytest.mark.parametrize("kills_after", [2, 13, 40])
 def test_a_killed_search_makes_no_recorded_call_again(preset: str, kills_after: int, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def check(calls: list[ToolCall]) -> None:
         assert WORK_S <= call.duration_s < 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S0.5")
 def test_the_seconds_of_a_function_are_its_own() -> None:
     def work(arguments: str) -> str:
@@ -64,12 +65,14 @@ def test_the_seconds_of_a_function_are_its_own() -> None:
     check(called(FunctionTool(work), "1", "2"))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S0.5")
 def test_the_seconds_of_code_in_a_sandbox_are_its_own() -> None:
     code = f"import time\ntime.sleep({WORK_S})\n7"
     check(called(Python(preload=()), code, code, code))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S0.5")
 def test_the_seconds_of_an_mcp_server_that_was_started_here_are_its_own() -> None:
     (tool,) = Mcp(command=sys.executable, args=[SERVER], only=["fault"]).tools

@@ -29,6 +29,7 @@ def test_a_preset_grows_sound_trees_and_rows(preset: str) -> None:
         assert not [*tree_faults(tree), *row_faults(tree, rows)]
 
 
+@pytest.mark.slow
 def test_treerl_forks_before_the_tokens_that_it_scored_and_never_inside_a_tag() -> None:
     for tree in grown("treerl").trees:
         for fork in tree.forks[1:]:
@@ -67,6 +68,7 @@ def test_decided_before_the_tokens_both_are_exact(preset: str, setting: str) -> 
     assert any(len(tree.forks) > 1 for tree in rollout.trees)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sample", "is_said"), [("correct_first", True), ("per_tree", True), ("uniform", False)])
 def test_rows_of_leaves_not_drawn_alike_say_that_they_are_not_exact(sample: str, is_said: bool) -> None:
     rollout = grown("treerl", f"rows.sample={sample}", "credit=balanced_split")

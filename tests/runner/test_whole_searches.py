@@ -117,6 +117,7 @@ def test_steps_of_code_are_run_by_python_and_searched() -> None:
     check_code(found)
 
 
+@pytest.mark.slow
 def test_rewrites_are_answers_and_have_the_reward_of_the_task_whatever_the_search_thinks_of_them() -> None:
     trees = once("mctsr").trees
     leaves = [(tree, leaf) for tree in trees for leaf in tree.leaves()]
@@ -129,6 +130,7 @@ def test_rewrites_are_answers_and_have_the_reward_of_the_task_whatever_the_searc
     assert all(score is not None for score in scores)
 
 
+@pytest.mark.slow
 def test_two_actions_of_a_search_are_both_used() -> None:
     found = once("ab_mcts")
     actions = {tree.action(node) for tree in found.trees for node in range(1, len(tree))}
@@ -136,6 +138,7 @@ def test_two_actions_of_a_search_are_both_used() -> None:
     assert actions & {"again", "again_warm"}
 
 
+@pytest.mark.slow
 def test_the_same_search_twice_is_the_same() -> None:
     one, other = once("mctsr"), searched("mctsr")
     assert [each.as_dict() for each in one.answers()] == [each.as_dict() for each in other.answers()]

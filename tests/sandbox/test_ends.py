@@ -76,6 +76,7 @@ async def test_without_walls_too_neither_a_folder_nor_a_process_stays(way: str, 
     await until(lambda: not box.exists() and not any(map(is_there, pids)))
 
 
+@pytest.mark.slow
 async def test_closing_cancelled_at_any_moment_leaves_nothing() -> None:
     tool = Python(preload=(), num_spares=1)
     await (await tool.open(PROBLEM)).close()
@@ -108,6 +109,7 @@ async def test_opening_cancelled_twice_leaves_nothing() -> None:
     await until(lambda: held() == before)
 
 
+@pytest.mark.slow
 async def test_a_replay_that_diverges_or_is_cancelled_keeps_no_sandbox() -> None:
     tool = Python(preload=(), num_spares=0)
     other = await tool.open(PROBLEM)

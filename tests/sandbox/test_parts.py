@@ -91,6 +91,7 @@ def test_leftovers_go_at_once_where_they_are_empty_and_no_link_is_followed(tmp_p
     assert (junk / "e").is_dir() and (precious / folders.WORK).is_dir()
 
 
+@pytest.mark.slow
 def test_a_folder_of_any_depth_is_removed_and_no_link_is_followed(tmp_path: Path) -> None:
     top, precious = tmp_path / "top", tmp_path / "precious"
     precious.mkdir()

@@ -99,6 +99,7 @@ async def test_siblings_share_neither_objects_nor_modules_nor_files(session: Ses
     await right.close()
 
 
+@pytest.mark.slow
 async def test_siblings_that_run_at_once_see_nothing_of_each_other(session: Session) -> None:
     forks = [await session.fork() for _ in range(6)]
     code = "import os, time, tempfile\nopen('f', 'w').write('{n}')\n"
@@ -110,6 +111,7 @@ async def test_siblings_that_run_at_once_see_nothing_of_each_other(session: Sess
         await fork.close()
 
 
+@pytest.mark.slow
 async def test_a_sibling_cannot_find_or_end_the_other_processes(session: Session) -> None:
     other = await session.fork()
     await other.run("secret = 'abc'; open('secret', 'w').write(secret)")
@@ -250,6 +252,7 @@ async def test_states_beyond_the_limit_are_dropped_and_come_back() -> None:
             await fork.close()
 
 
+@pytest.mark.slow
 async def test_sandboxes_beyond_the_limit_are_ended_and_come_back() -> None:
     tool = Python(preload=(), num_spares=0, max_sandboxes=2)
     sessions = [await tool.open(PROBLEM) for _ in range(4)]
@@ -291,6 +294,7 @@ async def test_siblings_apart_share_not_even_tmp() -> None:
     await session.close()
 
 
+@pytest.mark.slow
 async def test_memory_that_waiting_states_hold_is_bounded() -> None:
     async with open_session(preload=(), num_spares=0, memory_bytes=64 << 20) as session:
         forks = [await session.fork() for _ in range(8)]
@@ -301,6 +305,7 @@ async def test_memory_that_waiting_states_hold_is_bounded() -> None:
             await fork.close()
 
 
+@pytest.mark.slow
 async def test_a_step_cancelled_at_any_moment_leaves_the_state_before_and_no_process(session: Session) -> None:
     await session.run("import os; x = 0")
     for number in range(60):
@@ -328,6 +333,7 @@ x, len(left)
     assert await texts(session, count) == ["(0, 0)\n"]
 
 
+@pytest.mark.slow
 async def test_opening_cancelled_at_any_moment_leaves_nothing() -> None:
     tool = Python(preload=(), num_spares=1)
     before = children()
@@ -341,6 +347,7 @@ async def test_opening_cancelled_at_any_moment_leaves_nothing() -> None:
     await until(lambda: children() <= before)
 
 
+@pytest.mark.slow
 async def test_the_sandbox_of_a_session_whose_step_was_cancelled_ends_with_it_while_others_go_on() -> None:
     tool = Python(preload=(), num_spares=0)
     other = await tool.open(PROBLEM)
@@ -404,6 +411,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_a_host_that_is_killed_takes_its_sandboxes_along() -> None:
     host = subprocess.Popen([sys.executable, "-c", HOST], stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
     assert host.stdout is not None
@@ -470,6 +478,7 @@ async def busy(work: asyncio.Task[ToolResult]) -> ToolResult:
     return work.result()
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S0.5")
 async def test_the_seconds_of_a_step_are_its_own_and_not_those_of_a_busy_event_loop(session: Session) -> None:
     for code, status in (("import time\ntime.sleep(0.05)\n7", "ok"), ("import time\ntime.sleep(0.05)\n1 / 0", "error")):

@@ -116,6 +116,7 @@ async def test_the_members_of_an_engine_are_started_by_the_plan_and_asked_at_nod
     assert not marked(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.2")
 @pytest.mark.parametrize("rank", [0, 1])
 async def test_a_member_that_dies_takes_its_engine_along_and_all_are_started_again(tmp_path: Path, rank: int):
@@ -137,6 +138,7 @@ async def test_a_member_that_dies_takes_its_engine_along_and_all_are_started_aga
     assert not marked(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.2")
 async def test_an_engine_that_lost_a_member_has_the_weights_before_it_is_asked(tmp_path: Path):
     built: list[Weighted] = []
@@ -164,6 +166,7 @@ async def test_an_engine_that_lost_a_member_has_the_weights_before_it_is_asked(t
     assert not marked(tmp_path)
 
 
+@pytest.mark.slow
 async def test_an_engine_is_ready_when_its_head_is(tmp_path: Path):
     served = Served(tmp_path, by_rank={0: launch(tmp_path, html=True)}, care=replace(QUICK, start_s=2))
     says = r"(?s)engine-0: not ready in 2 s .* engine-0-node-0: its log .* engine-0-node-1: its log "
@@ -227,6 +230,7 @@ class Severed(MemberProcess):
         return answer
 
 
+@pytest.mark.slow
 async def test_a_member_that_is_lost_is_placed_again(tmp_path: Path):
     served = Served(tmp_path, kind=Severed)
     await served.pool.start()

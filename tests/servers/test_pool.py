@@ -136,6 +136,7 @@ async def test_a_dead_server_is_started_again_at_its_address(tmp_path: Path):
         assert (tmp_path / "server-1.2.log").exists()
 
 
+@pytest.mark.slow
 async def test_a_silent_server_is_killed_and_started_again(tmp_path: Path):
     async with running(tmp_path, command=program(deaf=True), care=replace(QUICK, grace_s=0.1)) as (servers, told):
         (pid,) = servers.pids
@@ -145,6 +146,7 @@ async def test_a_silent_server_is_killed_and_started_again(tmp_path: Path):
         assert pid is not None and not is_alive(pid)
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_there_and_cannot_generate_is_found_out_when_it_is_suspected(tmp_path: Path):
     async with running(tmp_path) as (servers, told):
         await tell(servers.urls[0], "/numb")
@@ -172,6 +174,7 @@ async def test_a_server_that_goes_down_too_often_stays_down(tmp_path: Path):
         assert (tmp_path / "starts").read_text() == "x" * (2 + QUICK.max_restarts - 1)
 
 
+@pytest.mark.slow
 async def test_restarts_are_forgotten_when_a_server_was_up_for_long(tmp_path: Path):
     async with running(tmp_path, care=replace(QUICK, max_restarts=1, steady_s=0)) as (servers, told):
         for number in range(3):
@@ -237,6 +240,7 @@ async def test_a_stranger_that_took_the_port_is_not_taken_for_the_server(tmp_pat
         strangers[0].wait()
 
 
+@pytest.mark.slow
 async def test_pools_that_share_a_folder_share_no_log(tmp_path: Path):
     async with running(tmp_path), running(tmp_path):
         assert names(tmp_path) == ["server-0.1.log", "server-0.2.log"]
@@ -244,6 +248,7 @@ async def test_pools_that_share_a_folder_share_no_log(tmp_path: Path):
         assert len(names(tmp_path)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num", [MAX_LOGS + 1, pytest.param(200, marks=pytest.mark.endurance)])
 async def test_restarts_leave_neither_files_nor_processes_nor_logs_without_end(
     tmp_path: Path, num: int, begun: Callable[[], list[int]]
@@ -305,6 +310,7 @@ async def test_a_stop_that_is_cancelled_kills_at_once(tmp_path: Path):
     assert pid is not None and not is_alive(pid)
 
 
+@pytest.mark.slow
 async def test_no_file_is_left_open(tmp_path: Path):
     async with running(tmp_path):
         pass

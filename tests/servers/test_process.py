@@ -198,6 +198,7 @@ async def test_a_server_is_out_of_reach_of_a_terminals_interrupt(tmp_path: Path)
     await server.stop()
 
 
+@pytest.mark.slow
 async def test_a_log_that_grows_too_long_is_moved_and_begun_again(tmp_path: Path):
     code = (
         f"print('x' * {MAX_LOG_BYTES}); print('first', flush=True); input() if 0 else None; import time; time.sleep(60)"

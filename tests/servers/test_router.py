@@ -47,6 +47,7 @@ def site(tmp_path: Path, said: list[str], *arguments: str, **options: object) ->
     )
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.3")
 async def test_a_router_is_started_over_its_workers_and_goes_before_them(tmp_path: Path):
     said: list[str] = []
@@ -67,6 +68,7 @@ async def test_a_router_is_started_over_its_workers_and_goes_before_them(tmp_pat
     assert [line.split()[0] for line in said] == ["server", "server", "router"]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.3")
 async def test_a_router_that_dies_is_started_again_over_the_workers_of_now(tmp_path: Path):
     events: list[Event] = []
@@ -114,6 +116,7 @@ async def router_answers(url: str) -> object:
     return (await ask(url))["pid"]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.3")
 async def test_a_router_whose_workers_are_all_down_waits_for_them(tmp_path: Path):
     workers: list[Event] = []
@@ -135,6 +138,7 @@ async def test_a_router_whose_workers_are_all_down_waits_for_them(tmp_path: Path
         await pool.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.3")
 async def test_a_worker_that_moved_takes_the_place_of_the_old_one(tmp_path: Path):
     pool = ServerPool(here(tmp_path, program()), count=2, probe=PROBE, care=QUICK)
@@ -152,6 +156,7 @@ async def test_a_worker_that_moved_takes_the_place_of_the_old_one(tmp_path: Path
         await pool.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.3")
 async def test_what_a_router_did_not_take_is_told_again(tmp_path: Path):
     """One server moves, which the router refuses to hear; then another one comes up again."""
@@ -177,6 +182,7 @@ async def workers(url: str) -> list[str]:
     return [worker["url"] for worker in listed]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.3")
 async def test_a_router_without_a_healthy_worker_is_not_ready(tmp_path: Path):
     router = Router(

@@ -40,6 +40,7 @@ def commands_holding(word: str) -> list[str]:
     return [line for line in lines if word in line]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.2")
 def test_a_run_has_its_servers_and_leaves_none(tmp_path: Path):
     python = engine_python(tmp_path / "engine", ["vllm of tokens"])

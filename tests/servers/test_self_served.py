@@ -112,6 +112,7 @@ async def test_a_server_that_cannot_start_ends_the_connection_with_its_log(tmp_p
     await served.engine.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_started_again_is_used_again(tmp_path: Path):
     served = Served(tmp_path, count=1)
     await served.engine.connect()

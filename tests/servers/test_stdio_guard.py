@@ -51,6 +51,7 @@ async def test_a_guard_that_is_told_to_end_many_times_kills_to_the_end(tmp_path:
     assert not marked(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["deleted", "in the way"])
 async def test_a_log_that_cannot_be_moved_costs_no_server(tmp_path: Path, fault: str):
     log, has_said = tmp_path / "log", tmp_path / "said"

@@ -192,6 +192,7 @@ def check_ahead(found: Trained) -> None:
     assert all(found.versions[number] <= {*range(number - max_staleness, number + 1)} for number in range(BATCHES))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 def test_undisturbed_every_batch_is_of_the_weights_of_its_time(whole: Trained) -> None:
     assert whole.versions == {number: {number} for number in range(BATCHES)}
@@ -206,11 +207,13 @@ def test_a_killed_engine_changes_no_batch(tmp_path: Path, whole: Trained, after:
     assert killed(tmp_path, after=after) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.2", "S3.8")
 def test_of_two_engines_the_one_that_is_left_goes_on_to_the_same_batches(tmp_path: Path, whole: Trained) -> None:
     assert killed(tmp_path, after=50, count=2) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.2", "S3.8")
 def test_ahead_of_the_trainer_too_no_tree_is_lost_or_of_other_weights_than_it_says(tmp_path: Path) -> None:
     check_ahead(killed(tmp_path, after=60, configured=AHEAD))
@@ -229,6 +232,7 @@ def test_an_engine_that_dies_of_weights_it_loads_has_them_before_it_is_asked(
     assert found == whole
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 def test_a_service_killed_with_its_engine_goes_on_with_another_that_has_the_weights(
     tmp_path: Path, whole: Trained

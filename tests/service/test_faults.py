@@ -37,6 +37,7 @@ def on_a_full_disk(path: Path) -> None:
     os._exit(asyncio.run(main()))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 def test_a_save_for_which_there_is_no_room_says_so_and_spoils_nothing(tmp_path: Path) -> None:
     child = os.fork()
@@ -123,6 +124,7 @@ def test_nothing_is_evaluated_on_engines_that_are_offloaded(tmp_path: Path) -> N
     served(tmp_path / "run", use, configured=config(**EVAL))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.7")
 def test_an_evaluation_leaves_no_trace_in_what_is_trained(tmp_path: Path) -> None:
     async def use(manager: RolloutManager, num_evals: int) -> list[str]:

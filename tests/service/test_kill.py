@@ -93,6 +93,7 @@ def test_ahead_of_the_trainer_too_no_tree_is_lost_or_handed_over_twice(folder: P
     assert set(counts.values()) == {1} and sorted(counts) == list(range(2 * BATCHES))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 def test_killed_again_and_again_it_gets_there(folder: Path) -> None:
     expected = whole(CONFIGS["in order"], folder / "whole")

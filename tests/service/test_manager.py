@@ -20,6 +20,7 @@ from ramify.testing.planned_faults import Delay
 from ramify.testing.scripted import Scripted
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.1", "S3.4")
 def test_batches_are_groups_of_trees_with_their_training_data(tmp_path: Path) -> None:
     async def use(manager: RolloutManager) -> list[Batch]:
@@ -61,6 +62,7 @@ def test_exactly_n_rows_of_each_group_where_the_trainer_counts_on_it(tmp_path: P
     assert [s.group_index for s in batch.samples] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 def test_a_service_opened_again_goes_on_with_the_next_problems(tmp_path: Path) -> None:
     async def three(manager: RolloutManager) -> list[str]:
@@ -74,6 +76,7 @@ def test_a_service_opened_again_goes_on_with_the_next_problems(tmp_path: Path) -
     assert [one(0, configured=config()), one(1), one(2, configured=config())] == whole
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 def test_going_back_to_where_it_was_saved_grows_the_same_batches_again(tmp_path: Path) -> None:
     async def use(manager: RolloutManager) -> tuple[list[str], list[str]]:
@@ -209,6 +212,7 @@ def test_the_lock_keeps_others_from_changing_the_engines(tmp_path: Path) -> None
     served(tmp_path / "run", use, configured=config())
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8", "S3.10")
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_trees_are_grown_ahead_as_far_as_staleness_allows(tmp_path: Path, staleness: int) -> None:
@@ -253,6 +257,7 @@ def test_over_sampling_goes_on_with_the_rest_in_later_batches(tmp_path: Path) ->
     assert sum(map(len, batches)) == len(handed) == 12, "nobody is handed over twice"
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 def test_partial_trees_go_on_under_new_weights_and_say_so(tmp_path: Path) -> None:
     async def use(manager: RolloutManager) -> list[Sample]:
@@ -372,6 +377,7 @@ def test_a_filter_that_fails_on_one_group_costs_that_group_alone(tmp_path: Path,
     assert counts["dropped/filter_failed"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 def test_a_filter_that_fails_on_every_group_stops_the_service(tmp_path: Path) -> None:
     wanted = config(service__group_filter=f"{written(tmp_path, 'def keep(args, samples): return 1 / 0')}:keep")
@@ -672,6 +678,7 @@ def test_of_two_updates_at_once_the_older_one_that_comes_later_is_refused(tmp_pa
     assert served(tmp_path / "run", use, configured=config()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.1")
 def test_weights_that_somebody_else_loaded_are_found_out(tmp_path: Path) -> None:
     with pytest.raises(TooManyFailures, match="weights of version 7 sampled it and were never acknowledged"):
@@ -683,6 +690,7 @@ def test_weights_that_somebody_else_loaded_are_found_out(tmp_path: Path) -> None
         )
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.8")
 def test_a_batch_whose_caller_is_cancelled_at_any_moment_is_handed_over_once(tmp_path: Path) -> None:
     async def use(manager: RolloutManager) -> None:

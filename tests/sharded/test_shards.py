@@ -281,6 +281,7 @@ def test_workers_share_a_run(tmp_path: Path, whole: tuple[bytes, RunReport], num
     assert not is_locked(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.10")
 def test_a_worker_that_dies_is_followed_by_one_that_goes_on(tmp_path: Path, whole: tuple[bytes, RunReport]):
     problems, said = divided(config("arpo"), tmp_path / "run", num_shards=2), Said()
@@ -335,6 +336,7 @@ def test_a_run_whose_machines_are_lost_stops_at_once_and_can_be_resumed(tmp_path
     assert exported(tmp_path / "run") == whole[0]
 
 
+@pytest.mark.slow
 def test_deaths_are_counted_anew_once_the_shard_has_got_on(tmp_path: Path, whole: tuple[bytes, RunReport]):
     problems = divided(config("arpo"), tmp_path / "run", num_shards=2)
     grown(tmp_path / "run", problems, Here(Stillborn, Stillborn, Mortal, Stillborn, Mortal))
@@ -384,6 +386,7 @@ def test_a_worker_that_somebody_stopped_is_replaced(tmp_path: Path):
     assert "somebody else told it to stop" in said.lines[0]
 
 
+@pytest.mark.slow
 def test_a_journal_that_a_dying_process_holds_is_waited_for(tmp_path: Path, whole: tuple[bytes, RunReport]):
     problems, said = divided(config("arpo"), tmp_path / "run", num_shards=2), Said()
     grown(tmp_path / "run", problems, Here(Waiting), said)
@@ -391,6 +394,7 @@ def test_a_journal_that_a_dying_process_holds_is_waited_for(tmp_path: Path, whol
     assert said.lines == []
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.10")
 @pytest.mark.parametrize("when", [0, 1, 3])
 def test_a_cancelled_run_stops_its_workers_and_closes_their_journals(

@@ -263,6 +263,7 @@ def assert_all_is_accounted_for(folder: Path, said: str) -> None:
     assert contents.torn is not None
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_stops_the_journal_and_loses_nothing(tmp_path: Path) -> None:
     said = fill(tmp_path / "journal", max_file_bytes=500_000)
     assert "File too large; 1 records were not saved" in said

@@ -31,6 +31,7 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_in_the_first_line_loses_a_journal(tmp_path: Path) -> None:
     file = journal(tmp_path / "journal")
     data, whole = file.read_bytes(), read(tmp_path / "journal")

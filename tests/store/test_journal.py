@@ -134,6 +134,7 @@ def test_a_file_cut_at_any_byte_of_its_last_two_records_gives_the_longest_valid_
         assert contents.torn == torn
 
 
+@pytest.mark.slow
 def test_a_journal_cut_in_its_last_two_records_goes_on_behind_its_longest_valid_prefix(tmp_path: Path) -> None:
     records = small_records()
     file = write_unsealed(tmp_path / "journal", records)
@@ -234,6 +235,7 @@ def flipped(file: Path, at: int, byte: int) -> Iterator[None]:
     os.close(descriptor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_sealed", [True, False])
 def test_every_flipped_bit_is_detected(tmp_path: Path, is_sealed: bool) -> None:
     records = small_records()[:2]
@@ -438,11 +440,13 @@ def test_a_process_told_to_die_after_n_records_leaves_exactly_n(tmp_path: Path, 
     assert_dies_with(tmp_path / "journal", durability, num=num)
 
 
+@pytest.mark.slow
 def test_a_process_that_goes_on_counts_its_own_records(tmp_path: Path) -> None:
     assert_dies_with(tmp_path / "journal", "group", num=40)
     assert_dies_with(tmp_path / "journal", "group", num=3, before=40)
 
 
+@pytest.mark.slow
 def test_a_process_that_writes_fewer_records_lives(tmp_path: Path) -> None:
     writer = start_writer(tmp_path / "journal", "os", "5", kill_after=100)
     writer.communicate(timeout=60)

@@ -154,6 +154,7 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_in_the_layout_loses_a_run(tmp_path: Path):
     path = begun(tmp_path / "run", (0,), (1,))
     text, whole = (path / LAYOUT).read_bytes(), layout_of(path)

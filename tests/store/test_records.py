@@ -31,6 +31,7 @@ def again(record: Record) -> Any:
     return read
 
 
+@pytest.mark.slow
 @given(STEPS)
 @settings(max_examples=150, deadline=None)
 def test_a_step_reads_back_bit_for_bit(step: Step) -> None:

@@ -43,6 +43,7 @@ def grown(index: int = 0, records: list[TreeRecord] | None = None) -> Live:
     return live
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(0, 80))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.covers("S0.1")

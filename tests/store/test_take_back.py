@@ -82,6 +82,7 @@ def test_a_run_that_stopped_for_its_engines_comes_to_the_rows_of_an_undisturbed_
     assert checked_run(tmp_path / "cut").breaches == []
 
 
+@pytest.mark.slow
 def test_a_run_whose_engines_stay_ill_stops_again_and_loses_nothing(tmp_path: Path) -> None:
     settings = config(tmp_path, "chains")
     stopped(settings, tmp_path / "cut")
@@ -123,6 +124,7 @@ def test_nothing_to_take_back_changes_nothing(tmp_path: Path) -> None:
     assert stream_of(tmp_path / "run", "journal") == before
 
 
+@pytest.mark.slow
 def test_a_kill_between_the_two_renames_is_finished_by_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

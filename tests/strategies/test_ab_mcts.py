@@ -212,6 +212,7 @@ def test_one_in_flight_is_the_same_tree_in_any_order(seed: int) -> None:
     assert shape(journey(search(config), order=random.Random(seed), delivery="eager").tree) == expected
 
 
+@pytest.mark.slow
 def test_a_chain_of_a_thousand_answers_can_be_pickled() -> None:
     config = ABMCTSConfig(num_answers=sys.getrecursionlimit() + 200, max_in_flight=1)
     trip = played(config, lambda tree, node: min(1.0, 0.5 + 0.4 * (tree.parent(node) == node - 1)))

@@ -51,6 +51,7 @@ def sampled(scores: Sequence[Sequence[float]], mean: float, num: int) -> tuple[l
     return drawn, np.exp(log_weight - log_weight.max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scores", "mean"),
     [

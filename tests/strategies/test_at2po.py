@@ -56,6 +56,7 @@ def places(tree: Tree) -> list[int]:
     return [tree.depth(fork.node) for fork in tree.forks[1:]]
 
 
+@pytest.mark.slow
 @given(m=st.integers(1, 6), k=st.integers(1, 5), rounds=st.integers(0, 3), seed=st.integers(0, 99))
 def test_every_chosen_turn_gets_one_new_sibling(m: int, k: int, rounds: int, seed: int) -> None:
     config = replace(AS_PUBLISHED, initial_rollouts=m, expansion_nodes=k, expansion_iterations=rounds)

@@ -186,12 +186,14 @@ def test_forks_by_entropy_without_restarts_give_the_exact_gradient(name: str, ro
     assert expected_gradient(process, lambda draws: Online(config, draws), grid=4) == process.gradient
 
 
+@pytest.mark.slow
 def test_a_slot_two_paths_compete_for_keeps_the_gradient_exact() -> None:
     process = Decisions("gradients_ragged")
     config = OnlineConfig(n=3, initial_rollouts=2, entropy_weight=0.0, restart="none")
     assert expected_gradient(process, lambda draws: Online(config, draws), grid=2) == process.gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize("allotment", ["even", "sum"])
 def test_segments_that_share_a_width_give_the_exact_gradient(name: str, allotment: Literal["even", "sum"]) -> None:

@@ -150,6 +150,7 @@ def test_the_largest_of_many_draws_is_that_of_draws_made_one_by_one(
         assert found == expected if expected is None or found is None else found == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", [GaussianPrior(), BetaPrior(2.0, 2.0)])
 def test_many_equal_posteriors_are_each_the_largest_equally_often(prior: GaussianPrior | BetaPrior) -> None:
     posteriors, rng = Posteriors(), np.random.default_rng(0)
@@ -198,6 +199,7 @@ def test_a_choice_never_tried_has_an_infinite_bound() -> None:
     assert ucb1(0.4, 2, 5, exploration=2.0) == pytest.approx(0.4 + 2 * math.sqrt(math.log(5) / 2))
 
 
+@pytest.mark.slow
 @given(st.floats(0.3, 30), st.floats(0.3, 30), st.floats(0.001, 0.999))
 def test_the_quantile_the_goldens_are_read_with_inverts_its_distribution(a: float, b: float, u: float) -> None:
     assert beta_cdf(beta_quantile(u, a, b), a, b) == pytest.approx(u, abs=1e-9)

@@ -77,6 +77,7 @@ def test_a_budget_cuts_the_tree_and_the_rows_say_so() -> None:
     assert not credit("auto", forest_of(trip.tree)).is_unbiased
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSES)
 @pytest.mark.parametrize("branching", [(2, 2), (1, 3), (2, 1, 2)])
 def test_a_full_tree_gives_the_exact_gradient(name: str, branching: tuple[int, ...]) -> None:

@@ -41,6 +41,7 @@ def decisions(tree: Tree) -> list[tuple[str, int, int]]:
     return [(fork.rule, fork.position - PROMPT, fork.num_siblings) for fork in tree.forks]
 
 
+@pytest.mark.slow
 @given(CONFIGS, st.integers(0, 99))
 def test_no_more_than_width_paths_finish_and_with_a_fallback_just_so_many(config: TreePOConfig, seed: int) -> None:
     for world in (TokenWorld(turn=5), SeededWorld(prunes=True)):

@@ -68,6 +68,7 @@ def test_the_split_is_frozen() -> None:
     assert held_out[:3] == ["21:1,5,7", "23:3,7,14", "24:3,4,7"]
 
 
+@pytest.mark.slow
 def test_about_a_tenth_is_held_out() -> None:
     rng = random.Random(0)
     keys = {problem.key: problem for problem, _ in (draw_chain(rng) for _ in range(20_000))}
@@ -75,6 +76,7 @@ def test_about_a_tenth_is_held_out() -> None:
     assert abs(100 * share - HELDOUT_PERCENT) < 1.5
 
 
+@pytest.mark.slow
 def test_generated_problems_are_distinct_and_of_one_split_only() -> None:
     train = [problem.key for problem in generate("train", 1500, 3)]
     held_out = [problem.key for problem in generate("heldout", 1500, 3)]

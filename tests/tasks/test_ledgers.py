@@ -102,6 +102,7 @@ def answers(done: Rollout) -> list[tuple[str | None, str, bool, float | None]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S4.4")
 async def test_branches_with_interpreters_of_their_own_answer_what_their_own_calls_come_to() -> None:
     found = answers(await grown(careless))
@@ -115,6 +116,7 @@ def rewards(done: Rollout) -> list[float | None]:
     return [tree.reward(leaf) for tree in done.trees for leaf in tree.leaves()]
 
 
+@pytest.mark.slow
 async def test_branches_that_share_an_interpreter_answer_wrongly_though_they_do_the_same() -> None:
     forked = rewards(await grown(clerk))
     shared = rewards(await grown(clerk, tool=Shared(LedgerPython(Python()))))
@@ -159,6 +161,7 @@ async def test_what_is_no_ledger_is_an_error_to_mend(code: str) -> None:
         assert mended.text == f"order 1 of 3: {BOOK.order(0, BOOK.ledger).text}"
 
 
+@pytest.mark.slow
 async def test_a_step_that_hangs_changes_nothing() -> None:
     async with opened(timeout_s=0.5) as session:
         hung = await session.call("ledger['ann'] = 0\nwhile True: pass")

@@ -166,6 +166,7 @@ def test_what_is_counted_through_one_provider_is_counted_together(exported: Expo
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_server_gives_its_port_back() -> None:
     meters = meters_of(MeterProvider())
     server = MetricsServer(meters)

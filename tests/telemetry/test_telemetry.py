@@ -492,6 +492,7 @@ def test_content_is_in_spans_alone_and_only_when_it_is_asked_for() -> None:
 # -- where it goes ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.10")
 def test_the_page_says_what_opentelemetry_is_told(exported: Exported) -> None:
     grown(exported, plan=Criticised, actions=ACTIONS, task=small_with(fails_twice))
@@ -591,6 +592,7 @@ except ConfigError as error:
 """
 
 
+@pytest.mark.slow
 def test_providers_that_the_process_has_are_used_and_left_open(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROCESS], capture_output=True, check=True, text=True, cwd=tmp_path
@@ -667,6 +669,7 @@ class Looking(Chains):
 """
 
 
+@pytest.mark.slow
 def test_a_run_of_the_command_line_serves_its_metrics_while_it_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ from ramify.testing import (
 from ramify.testing.contracts.strategies import STRATEGY_RULES
 
 
+@pytest.mark.slow
 def test_parts_that_keep_their_contract_pass() -> None:
     check_strategy("chains", {"n": 2})
     check_strategy(Chains)
@@ -384,6 +385,7 @@ def test_a_broken_format_is_found() -> None:
         check_format(trusting)
 
 
+@pytest.mark.slow
 def test_what_a_rule_wanted_is_told() -> None:
     class Elsewhere(Countdown):
         def problems(self, split: str, num_problems: int, seed: int) -> list[Problem]:

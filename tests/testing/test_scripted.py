@@ -136,6 +136,7 @@ def seeded(turn: ScriptedTurn) -> str:
     return ["words, then <calc>1</calc>", "naïve ✓ text", "<answer>9</answer>"][turn.seed % 3]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S0.3")
 @pytest.mark.parametrize("script", [seeded, chains(2, 1), RandomAgent()], ids=["rule", "chains", "law"])
 @settings(max_examples=60, deadline=None)

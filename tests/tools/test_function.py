@@ -91,6 +91,7 @@ def test_threads_without_work_end_and_come_back_when_there_is_some() -> None:
             time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_every_job_is_done_however_threads_come_and_go() -> None:
     threads = DaemonThreads(3, idle_s=0.0)
     jobs = [threads.submit(lambda n=n: n) for n in range(2000)]

@@ -78,6 +78,7 @@ def listed(*tools: dict[str, Any]) -> Mcp:
     return Mcp(command="no such program", listed=json.dumps([usual | tool for tool in tools]))
 
 
+@pytest.mark.slow
 def test_a_server_of_thousands_of_tools_is_read_soon_and_one_that_lists_a_tool_twice_is_refused() -> None:
     made = listed(*({"name": f"a.tool-{i}"} for i in range(30_000)))
     began = time.process_time()
@@ -326,6 +327,7 @@ def test_a_state_that_died_with_its_server_is_made_again(listing: str) -> None:
     assert (died.status, after.result) == ("crashed", "red")
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_is_left_at_the_deadline_and_answers_others_meanwhile(listing: str) -> None:
     async def work(box: Toolbox) -> tuple[ToolCall, ToolCall]:
         hanging = asyncio.create_task(ask(box, "fault", "hang"))
@@ -371,6 +373,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_no_server_outlives_a_killed_process(listing: str) -> None:
     """Not even one that ignores the end of its input and SIGTERM, nor what it has started itself."""
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, SERVER, listing], stdout=subprocess.PIPE, text=True)
@@ -449,6 +452,7 @@ def http_server(port: int = 0) -> Iterator[int]:
         process.stdout.close()
 
 
+@pytest.mark.slow
 def test_a_server_behind_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEATHER_AUTHORIZATION", "Bearer 123")
     with http_server() as port:

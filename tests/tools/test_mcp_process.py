@@ -22,6 +22,7 @@ def listing() -> str:
     return str(mcp().recorded()["listed"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how", ["twice", "garbage lines", "notifications", "requests"], ids=["answers twice", *["floods"] * 3]
 )
@@ -39,6 +40,7 @@ def test_bytes_that_are_no_text_spoil_their_character_alone(listing: str) -> Non
     assert called(tools_of(listing, only=["fault"]), "fault", "no utf-8").result == "a\ufffdc"
 
 
+@pytest.mark.slow
 def test_a_line_without_an_end_ends_its_server_before_it_is_held(listing: str) -> None:
     began = time.monotonic()
     call = called(tools_of(listing, only=["fault"]), "fault", "long line", max_retries=0)
@@ -54,6 +56,7 @@ def test_of_a_flood_of_complaints_the_last_words_are_kept(listing: str) -> None:
     assert len(call.result) < MAX_WORDS_BYTES
 
 
+@pytest.mark.slow
 def test_a_server_that_floods_from_its_start_slows_nobody_down(listing: str) -> None:
     """Its start takes its time and fails; whatever else runs in the loop has most of it."""
     made = mcp("flooding", start_s=1.0)
@@ -104,6 +107,7 @@ async def answered(server: McpServer, tool: str, how: str) -> str | None:
     return None
 
 
+@pytest.mark.slow
 async def test_the_session_of_a_run_that_answers_nobody_gives_way_to_a_new_one() -> None:
     """A server that reads no more holds its pipes open: without this every later call would wait to its deadline."""
     server = mcp().server()

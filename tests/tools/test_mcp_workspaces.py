@@ -109,10 +109,12 @@ def test_siblings_that_write_one_file_do_not_see_each_other(files: str, ways: tu
     assert used(notes(*ways, files=files, **options), forked_reads) == expected
 
 
+@pytest.mark.slow
 def test_a_state_that_was_evicted_is_made_again(files: str) -> None:
     assert used(notes(files=files), forked_reads, max_parked=1)[3] == "root"
 
 
+@pytest.mark.slow
 def test_a_fork_has_what_the_server_deleted_and_replaced(files: str, own_folder: Path) -> None:
     """Files and folders of the start folder that the server took away stay away in every branch behind it."""
     start = own_folder / "start"
@@ -160,6 +162,7 @@ def test_a_server_that_dies_in_a_call_leaves_the_state_before_it(files: str) -> 
     assert read.metadata[STATE_DIGEST] == one.metadata[STATE_DIGEST]
 
 
+@pytest.mark.slow
 def test_the_digest_is_that_of_the_workspace_and_a_new_run_repeats_it() -> None:
     """A state has one digest: on both back ends, after a fork, after a replay in another run, and in the tool shell."""
 
@@ -230,6 +233,7 @@ def test_a_fork_of_a_large_folder_copies_only_what_was_written(own_folder: Path)
 # -- the start folder -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_branches_begin_with_the_folder_of_their_problem(own_folder: Path) -> None:
     """The public column `workspace` comes before the option `template`; both may be tar files."""
     for name in ("one", "two"):

@@ -175,6 +175,7 @@ def test_it_is_had_by_name() -> None:
     assert isinstance(tool, Python) and tool.preload == ("math",)
 
 
+@pytest.mark.slow
 async def test_the_example_of_the_page_runs() -> None:
     page = Path(__file__).parents[2] / "docs" / "guides" / "sandbox.md"
     example = page.read_text("utf-8").partition("```py\n")[2].partition("```")[0]

@@ -305,6 +305,7 @@ async def test_a_second_header_on_a_connection_has_the_same_deadline() -> None:
         assert asyncio.get_running_loop().time() - began < 2
 
 
+@pytest.mark.slow
 async def test_a_body_that_comes_byte_by_byte_is_refused_at_its_deadline() -> None:
     async with serving(limits=SLOW) as (server, _):
         began = asyncio.get_running_loop().time()
@@ -313,6 +314,7 @@ async def test_a_body_that_comes_byte_by_byte_is_refused_at_its_deadline() -> No
         assert asyncio.get_running_loop().time() - began < 3
 
 
+@pytest.mark.slow
 async def test_clients_without_end_that_are_slow_keep_nobody_else_out() -> None:
     async with serving(limits=SLOW) as (server, session):
         slow = [asyncio.ensure_future(dripped(server, HEADER)) for _ in range(200)]
@@ -325,6 +327,7 @@ async def test_clients_without_end_that_are_slow_keep_nobody_else_out() -> None:
         await asyncio.gather(*slow)
 
 
+@pytest.mark.slow
 async def test_bodies_that_are_too_much_together_are_refused() -> None:
     async with serving(limits=replace(SLOW, body_s=3.0)) as (server, session):
         body = b" " * 900
@@ -336,6 +339,7 @@ async def test_bodies_that_are_too_much_together_are_refused() -> None:
             assert response.status == 200
 
 
+@pytest.mark.slow
 async def test_a_search_takes_as_long_as_it_needs() -> None:
     held = Held()
     async with serving(held, limits=SLOW) as (server, session):

@@ -302,6 +302,7 @@ def test_a_build_without_passages_or_that_fails_leaves_nothing(tmp_path: Path, b
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_build_holds_a_part_of_the_passages_at_a_time(tmp_path: Path, backend: Backend) -> None:
     def passages(number: int) -> Iterator[Passage]:
         return (Passage(f"passage {i} " + "of many words " * 20, str(i)) for i in range(number))
@@ -464,6 +465,7 @@ def test_without_tantivy_the_error_says_what_to_install(tmp_path: Path, monkeypa
         open_index(tmp_path / "folder")
 
 
+@pytest.mark.slow
 def test_ties_are_settled_across_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tantivy_index = pytest.importorskip("ramify.tools.tantivy_index", exc_type=ConfigError)
     monkeypatch.setattr(tantivy_index, "HEAP_BYTES", 15_000_000)

@@ -298,6 +298,7 @@ run.finish()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.7")
 def test_wandb_keeps_figures_offline_over_their_own_steps(tmp_path):
     told(ROWS, tmp_path / "new")
@@ -311,6 +312,7 @@ def test_wandb_keeps_figures_offline_over_their_own_steps(tmp_path):
     assert axes["eval/*"] == "eval/step" and axes["rollout/*"] == axes["loss"] == "rollout/step"
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.7")
 def test_wandb_joins_the_run_of_its_process_and_of_the_one_that_started_it_and_leaves_it_open(tmp_path):
     told(TRAINS, tmp_path)
@@ -324,6 +326,7 @@ def test_wandb_joins_the_run_of_its_process_and_of_the_one_that_started_it_and_l
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.7")
 def test_wandb_joins_a_run_of_another_process_by_its_id(tmp_path):
     """As a folder that `wandb sync` sends as part of that run."""
@@ -366,6 +369,7 @@ print(reached)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S3.7")
 def test_nothing_reaches_for_the_network_offline(tmp_path):
     said = told(

@@ -236,6 +236,7 @@ def test_a_run_of_a_million_shards_is_refused(tmp_path: Path):
 # -- exchanged and deleted --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_that_is_taken_back_is_read_again(tmp_path: Path):
     path, settings = tmp_path / "cut", test_take_back.config(tmp_path, "chains")
     run = FollowedRun.open(path)

@@ -151,6 +151,7 @@ def test_a_tree_that_cannot_be_replayed_says_why(tmp_path: Path):
     assert found["run/0"]["faults"][0].startswith("tree 0: the record says")
 
 
+@pytest.mark.slow
 def test_runs_without_trees_and_files_of_others_are_pages(store: FolderStore, tmp_path: Path):
     text = html_page(Documents.open([store.path, foreign(tmp_path / "7.jsonl")]))
     assert list(in_page(text)) == ["index", "run/1/tree/0", "run/1/tree/0/tokens/0", "run/0", "run/1"]

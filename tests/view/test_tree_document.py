@@ -88,6 +88,7 @@ def test_the_head_of_a_split_is_born_by_the_command_that_split_it():
     assert (shown["forks"][0]["rule"], shown["forks"][0]["node"], shown["forks"][0]["is_post_hoc"]) == ("late", 3, True)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(0, 60))
 @settings(max_examples=40, deadline=None)
 def test_the_nodes_born_by_an_event_are_those_of_a_replay_up_to_it(seed: int, num_events: int):
@@ -168,6 +169,7 @@ def steps_of_any_values() -> st.SearchStrategy[Step]:
     return STEPS.map(lambda step: replace(step, segments=tuple(replace(s, usage=Usage(1, 2)) for s in step.segments)))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.lists(steps_of_any_values(), max_size=4), st.integers(0, 30), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_any_tree_is_json_that_every_page_reads(seed: int, steps: list[Step], num_events: int, is_closed: bool):

@@ -90,6 +90,7 @@ def is_empty(folder: Path) -> bool:
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_workspace_beside_this_process_is_as_one_of_its_own(beside: dict[str, Any]):
     found: list[Any] = []
     for options in ({}, beside):
@@ -118,6 +119,7 @@ async def test_event_loops_share_a_connection(beside: dict[str, Any]):
     await tool.let_go()
 
 
+@pytest.mark.slow
 async def test_a_call_that_is_cancelled_is_killed_there_before_it_returns(beside: dict[str, Any]):
     async with opened(**beside) as tool:
         session = await tool.open(PROBLEM)
@@ -163,6 +165,7 @@ async def test_binary_files_go_in_and_out():
         assert await session.download("d/\udcff\n") == b"x"
 
 
+@pytest.mark.slow
 async def test_what_does_not_fit_into_a_message_is_refused_with_its_size(beside: dict[str, Any]):
     size = MAX_CONTENT_BYTES + 1
     async with shell(**beside) as session:
@@ -206,6 +209,7 @@ def odd_folder(top: Path) -> None:
         os.utime(file, ns=(NOT_A_FLOAT_NS, NOT_A_FLOAT_NS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["beside", pytest.param("ssh", marks=remote)])
 async def test_a_start_folder_arrives_as_it_is(place: str, tmp_path: Path, beside: dict[str, Any]):
     odd_folder(tmp_path)
@@ -218,6 +222,7 @@ async def test_a_start_folder_arrives_as_it_is(place: str, tmp_path: Path, besid
     (tmp_path / "locked").chmod(0o700)
 
 
+@pytest.mark.slow
 async def test_a_start_folder_is_sent_once_and_again_when_it_was_dropped(
     beside: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -493,6 +498,7 @@ async def test_ssh_that_is_missing_is_named():
             await tool.try_walls()
 
 
+@pytest.mark.slow
 async def test_walls_and_folders_are_those_of_the_remote_machine(beside: dict[str, Any]):
     async with opened(**beside) as tool:
         await tool.try_walls()

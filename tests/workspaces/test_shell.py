@@ -107,6 +107,7 @@ async def test_a_touched_file_keeps_its_new_time(session: ShellSession):
     assert await session.digest() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["auto", *REMOTE])
 async def test_a_timeout_kills_the_whole_tree_and_leaves_the_state_before(place: str):
     async with shell(**options_of(place), timeout_s=1.0) as session:
@@ -209,6 +210,7 @@ async def test_siblings_run_at_once(session: ShellSession):
     assert [await said(fork, "cat a") for fork in forks] == [f"{n}\n" for n in range(6)]
 
 
+@pytest.mark.slow
 async def test_the_same_commands_leave_the_same_digest_on_every_back_end():
     commands = (
         "mkdir -p a/b; echo one > a/b/c; ln -s nowhere l; mkfifo p; chmod 600 a/b/c",
