@@ -90,7 +90,6 @@ def test_a_search_may_begin_with_a_fixed_answer_or_with_both() -> None:
     assert first["both"][:2] == ["policy", "dummy"]
 
 
-@pytest.mark.slow
 @given(
     config=st.builds(
         partial(varied, MCTSrConfig()),
