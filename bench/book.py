@@ -60,6 +60,13 @@ CHAPTERS: Final = (
         ("against_lockstep.py",),
     ),
     Chapter(
+        "delivery",
+        "Outcomes in order",
+        "Searches that are told outcomes in the order of their commands, and the same ones told at once. A `time` of "
+        "1.00 means that order costs nothing, as it does for all strategies that do not depend on it.",
+        ("delivery.py",),
+    ),
+    Chapter(
         "strategies",
         "Cost of a search",
         "Microseconds of a search's own calls a node, at 1,000 and 4,000 nodes, beside TreeQuest and a port of "

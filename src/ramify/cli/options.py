@@ -110,7 +110,7 @@ def add_config_flags(parser: argparse.ArgumentParser, *, num_prompts: int = 8) -
     group.add_argument("--strategy", metavar="NAME", help=strategy)
     prompts = f"number of problems; each gets one tree (default: {num_prompts}, or all of --data)"
     group.add_argument("--prompts", "--problems", type=int, metavar="N", help=prompts)
-    delivery = "order in which outcomes reach the strategy (default: ordered)"
+    delivery = "tell outcomes as asked, so equal seeds give equal trees, or as they come (default: ordered)"
     group.add_argument("--delivery", choices=("ordered", "eager"), help=delivery)
     add_engine_flags(parser)
 
