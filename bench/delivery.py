@@ -59,9 +59,7 @@ async def grown(
 ) -> tuple[float, int]:
     """Seconds of the loop's clock, and sampled tokens."""
     work = simulated(num_trees, between_s)
-    config = replace(
-        work.config(delivery), strategy=StrategyConfig(name=search, options=dict(options)), delivery=delivery
-    )
+    config = replace(work.config(delivery), strategy=StrategyConfig(name=search, options=dict(options)))
     engine = work.engine()
     began = asyncio.get_running_loop().time()
     try:
