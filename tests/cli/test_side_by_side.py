@@ -1,13 +1,15 @@
 """Jobs in processes of their own: their results come in order, their faults reach the command, none outlives it."""
 
+import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ramify.cli.side_by_side import SideBySide, Tell
+from ramify.cli.side_by_side import SideBySide, Tell, in_streams
 from ramify.core.errors import StoreError, Unavailable
 from ramify.runner.tally import Tally
 
@@ -67,3 +69,36 @@ def test_an_interrupted_command_leaves_no_process(tmp_path: Path) -> None:
         SideBySide([partial(noting, path)]).run(show=none, say=interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(int(path.read_text("utf-8")), 0)
+
+
+def numbers(count: int) -> Iterator[int]:
+    yield from range(count)
+    if count > 2:
+        raise StoreError("no more numbers")
+
+
+def ending(number: int) -> Iterator[int]:
+    yield number
+    os._exit(7)
+
+
+def test_items_come_as_they_are_made_and_a_fault_behind_them() -> None:
+    with in_streams([partial(numbers, 2), partial(numbers, 3)]) as (short, long):
+        assert list(short) == [0, 1]
+        assert [next(long), next(long), next(long)] == [0, 1, 2]
+        with pytest.raises(StoreError, match="no more numbers"):
+            next(long)
+
+
+def test_a_stream_whose_process_dies_says_so() -> None:
+    with in_streams([partial(ending, 1)]) as (items,):
+        assert next(items) == 1
+        with pytest.raises(Unavailable, match="before its work was done"):
+            next(items)
+
+
+def test_streams_that_nobody_reads_to_their_end_leave_no_process() -> None:
+    with in_streams([partial(numbers, 10**9)]) as (items,):
+        assert next(items) == 0
+        assert multiprocessing.active_children()
+    assert not multiprocessing.active_children()

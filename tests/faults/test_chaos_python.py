@@ -95,7 +95,7 @@ def coded(
         try:
             found = await grown(config(chaos.seed, num_trees), task=task, engine=engine, problems=problems, known=known)
             assert not tool.open_sessions
-            await no_more_children_than(1 + python.num_spares)
+            await no_more_children_than(before[1] + 1 + python.num_spares)
         finally:
             await beside.close()
         assert held() == before

@@ -11,7 +11,7 @@ import argparse
 import inspect
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,9 @@ from ramify.cli.terminal import Terminal, visible
 from ramify.core.errors import ConfigError, ContractError, RamifyError
 
 if TYPE_CHECKING:
+    from ramify.core.shard import Shard
     from ramify.rows import Row
+    from ramify.runner.saved import Saved
 
 MAX_REASONS: Final = 5
 """Reasons that are printed."""
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     from ramify.cli.export_files import own_fault
+    from ramify.cli.tree_shares import each_tree
     from ramify.rows.files import files_of, mark, refuse_files
 
     if options.per_tree is not None and options.per_tree < 1:
@@ -90,7 +93,7 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
         "accept": accept,
     }
     tally = RowTally()
-    source = saved.marked_trees() if takes_trees else tally.counted(saved.rows_by_tree(**wanted))
+    source = saved.marked_trees() if takes_trees else tally.counted(each_tree(partial(_rows, wanted=wanted), saved))
     ours = {"force": options.force, "codec": saved.codec}
     given = {name: value for name, value in ours.items() if name in parameters}
     number = _written(partial(write, source, options.out, **settings, **given), options.to, write)
@@ -106,6 +109,10 @@ def execute(options: argparse.Namespace, terminal: Terminal) -> ExitCode:
     return ExitCode.DONE
 
 
+def _rows(saved: "Saved", share: "Shard", *, wanted: Mapping[str, Any]) -> "Iterator[tuple[int, list[Row]]]":
+    return saved.numbered_rows(**wanted, share=share)
+
+
 @dataclass(slots=True)
 class RowTally:
     """What the rows say of themselves while they are written."""
@@ -116,12 +123,12 @@ class RowTally:
     reasons: Counter[str] = field(default_factory=Counter[str])
     """Why rows are not exact -> the number of rows that say it."""
 
-    def counted(self, rows_by_tree: "Iterable[list[Row]]") -> "Iterator[Row]":
-        for rows in rows_by_tree:
+    def counted(self, numbered_rows: "Iterable[tuple[int, list[Row]]]") -> "Iterator[Row]":
+        for _, rows in numbered_rows:
             self.num_trees += 1
             self.num_empty += not rows
             for row in rows:
-                self.reasons.update(set(row.reasons))
+                self.reasons.update(list(dict.fromkeys(row.reasons)))
                 yield row
 
     def tell(self, terminal: Terminal) -> None:

@@ -1,7 +1,7 @@
 """`ramify show`: the totals of a run and a table of its trees, or one tree drawn, in the terminal or as a picture."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,6 +14,7 @@ from ramify.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from ramify.cli.where import Condition
+    from ramify.core.shard import Shard
     from ramify.core.tree import Tree
     from ramify.runner.report import RunReport
     from ramify.runner.saved import Saved
@@ -152,17 +153,28 @@ def _show_tree(saved: "Saved", options: argparse.Namespace, terminal: Terminal) 
 
 
 def _read(saved: "Saved") -> "tuple[list[Values], RunReport]":
-    """A row for each finished tree, and the totals. One tree is in memory at a time."""
+    """A row for each finished tree, and the totals. One tree is in memory at a time, of each process."""
+    from ramify.cli.tree_shares import each_tree
+    from ramify.runner.report import RunReport
+
+    rows: list[Values] = []
+    totals = RunReport.merged([], seconds=0.0)
+    for _, (row, report) in each_tree(_shown, saved):
+        rows.append(row)
+        totals = RunReport.merged([totals, report], seconds=0.0)
+    return rows, totals
+
+
+def _shown(saved: "Saved", share: "Shard") -> "Iterator[tuple[int, tuple[Values, RunReport]]]":
+    """The row and the totals of each finished tree of a share."""
     from ramify.runner.events import TreeClosed
     from ramify.runner.report import RunReport
     from ramify.view.tree_values import tree_values
 
-    rows: list[Values] = []
-    report = RunReport()
-    for index, tree in saved.numbered_trees():
-        rows.append(tree_values(tree, index))
-        report.observe(TreeClosed(index, tree))
-    return rows, RunReport.merged([report], seconds=0.0)
+    for number, tree in saved.numbered_trees(share):
+        report = RunReport()
+        report.observe(TreeClosed(number, tree))
+        yield number, (tree_values(tree, number), report)
 
 
 def _heading(saved: "Saved") -> list[str]:

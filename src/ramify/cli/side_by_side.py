@@ -7,16 +7,18 @@ handed over when it ends. The processes start without interrupts: Ctrl-C reaches
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 from ramify.core.errors import RamifyError, Unavailable
 from ramify.runner.events import Event, Observer, TreeClosed
 from ramify.runner.tally import Tally, Tallying
+
+T = TypeVar("T")
 
 TELL_EVERY_S = 0.25
 """Least time between two counts of a tree that still grows."""
@@ -30,6 +32,11 @@ Job = Callable[[Tell], Any]
 class _Done:
     job: int
     result: object
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +54,9 @@ class SideBySide:
     def run(self, *, show: Callable[[Tally], object], say: Callable[[str], object]) -> list[Any]:
         """The results in the order of the jobs. `show` is given the counts of all jobs together, `say` lines for
         people. Raises what a job raised, or `Unavailable` if a process died. No process is left when this returns."""
-        number = min(len(self.jobs), _num_cores())
-        with _started([{j: self.jobs[j] for j in range(i, len(self.jobs), number)} for i in range(number)]) as pipes:
+        number = min(len(self.jobs), num_cores())
+        portions = [{j: self.jobs[j] for j in range(i, len(self.jobs), number)} for i in range(number)]
+        with _started(_work, portions) as pipes:
             results: dict[int, object] = {}
             while len(results) < len(self.jobs):
                 for pipe in connection.wait(pipes):
@@ -66,8 +74,33 @@ class SideBySide:
                         case _:
                             say(str(told))
                 if not pipes and len(results) < len(self.jobs):
-                    raise Unavailable("a process of this command ended before its work was done; run it again")
+                    raise _cut_short()
         return [results[job] for job in range(len(self.jobs))]
+
+
+@contextmanager
+def in_streams(makes: Sequence[Callable[[], Iterable[T]]]) -> Iterator[list[Iterator[T]]]:
+    """What each of `makes` yields, in a process of its own that works ahead as far as a pipe has room. An iterator
+    raises what its process raised, or `Unavailable` if that died. No process is left behind the block."""
+    with _started(_stream, makes) as pipes:
+        yield [_items(pipe) for pipe in pipes]
+
+
+def _items(pipe: Connection) -> Iterator[Any]:
+    while True:
+        match _received(pipe):
+            case _Item(value):
+                yield value
+            case _Done():
+                return
+            case _Raised(error):
+                raise error
+            case _:
+                raise _cut_short()
+
+
+def _cut_short() -> Unavailable:
+    return Unavailable("a process of this command ended before its work was done; run it again")
 
 
 def counted(tell: Tell) -> Observer:
@@ -85,7 +118,7 @@ def counted(tell: Tell) -> Observer:
     return observe
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -99,14 +132,15 @@ def _received(pipe: Connection) -> object:
 
 
 @contextmanager
-def _started(portions: Sequence[dict[int, Job]]) -> Iterator[list[Connection]]:
-    """Processes for portions of the jobs, each with the pipe that it tells through; ended on leaving."""
+def _started(target: Callable[[Any, Connection], None], works: Sequence[Any]) -> Iterator[list[Connection]]:
+    """A process for each of `works`, which `target` does there, and the pipe that it tells through; ended on
+    leaving."""
     context, processes, pipes = get_context("spawn"), [], list[Connection]()
     try:
         with _without_interrupts():
-            for portion in portions:
+            for work in works:
                 pipe, its_end = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(portion, its_end), daemon=True)
+                process = context.Process(target=target, args=(work, its_end), daemon=True)
                 process.start()
                 its_end.close()
                 processes.append(process)
@@ -138,6 +172,17 @@ def _work(portion: dict[int, Job], pipe: Connection) -> None:
         try:
             for number, job in portion.items():
                 pipe.send(_Done(number, job(lambda told, number=number: _tell(pipe, number, told))))
+        except RamifyError as error:
+            pipe.send(_Raised(error))
+
+
+def _stream(make: Callable[[], Iterable[object]], pipe: Connection) -> None:
+    """Tell item by item, in a process of its own. Boundary: whatever is raised ends the command."""
+    with suppress(BrokenPipeError):
+        try:
+            for item in make():
+                pipe.send(_Item(item))
+            pipe.send(_Done(0, None))
         except RamifyError as error:
             pipe.send(_Raised(error))
 

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -16,6 +16,7 @@ from ramify.core.codec import Codec
 from ramify.core.errors import ExportError, StoreError
 from ramify.core.growth import GrowthRules
 from ramify.core.notebook import html_of
+from ramify.core.shard import WHOLE, Shard
 from ramify.core.tree import Tree
 from ramify.rows.gold import with_gold
 from ramify.rows.row import Row
@@ -43,12 +44,21 @@ class _Span:
 
     first: int
     last: int
+    share: Shard
+
+    def holds(self, tree: int) -> bool:
+        return self.first <= tree <= self.last and self.share.owns(tree)
 
     def records(self, part: RunPart) -> Iterator[RunRecord]:
         """The records of a journal without those of trees outside of the span."""
         for record in records(part):
-            if not isinstance(record, TreeRecord) or self.first <= record.tree <= self.last:
+            if not isinstance(record, TreeRecord) or self.holds(record.tree):
                 yield record
+
+
+def of_share(records: Iterable[RunRecord], share: Shard) -> Iterator[RunRecord]:
+    """The records without those of trees of other shares."""
+    return (record for record in records if not isinstance(record, TreeRecord) or share.owns(record.tree))
 
 
 def _refuse_other_judges(recorded: Header, now: Header) -> None:
@@ -112,9 +122,9 @@ class Saved:
         """Finished trees in the order of their problems."""
         return (tree for _, tree in self.numbered_trees())
 
-    def numbered_trees(self) -> Iterator[tuple[int, Tree]]:
-        """Finished trees with the numbers of their problems, in that order."""
-        return heapq.merge(*map(self._trees_of, parts(self.path)), key=itemgetter(0))
+    def numbered_trees(self, share: Shard = WHOLE) -> Iterator[tuple[int, Tree]]:
+        """Finished trees with the numbers of their problems, in that order. With a share, its trees alone."""
+        return heapq.merge(*(self._trees_of(part, share) for part in parts(self.path)), key=itemgetter(0))
 
     def tree(self, number: int) -> Tree | None:
         """The finished tree of one problem; None = there is none. No other tree is replayed."""
@@ -135,15 +145,15 @@ class Saved:
             gaps.append(f"{found.num_opened} trees were begun of the {self.config.prompts} asked for")
         return gaps
 
-    def _trees_of(self, part: RunPart) -> Iterator[tuple[int, Tree]]:
+    def _trees_of(self, part: RunPart, share: Shard) -> Iterator[tuple[int, Tree]]:
         """Finished trees of one journal with their indices, in the order of their problems. The journal is read again
         where more than `MAX_EARLY` of them are closed before their turn."""
-        wanted = deque(closed_trees(part))
+        wanted = deque(filter(share.owns, closed_trees(part)))
         while wanted:
             early: dict[int, Tree] = {}
-            span = _Span(wanted[0], wanted[-1])
+            span = _Span(wanted[0], wanted[-1], share)
             for replayed in replay_each(span.records(part), self.codec, self.rules):
-                if replayed.is_closed and span.first <= replayed.index <= span.last:
+                if replayed.is_closed and span.holds(replayed.index):
                     early[replayed.index] = replayed.tree
                 while wanted and wanted[0] in early:
                     yield wanted[0], early.pop(wanted.popleft())
@@ -166,12 +176,12 @@ class Saved:
         `normaliser` or `max_tokens`, these in place of the run's. With `gold`, the secret of that name is a public
         column of each row; it is read again, because no run folder holds it. Raises `ExportError` if the data is no
         longer what the run grew from; with `accept=["data"]`, only if the question of a tree is gone or another one."""
-        by_tree = self.rows_by_tree(
+        found = self.numbered_rows(
             per_tree=per_tree, normaliser=normaliser, max_tokens=max_tokens, gold=gold, accept=accept
         )
-        return (row for rows in by_tree for row in rows)
+        return (row for _, rows in found for row in rows)
 
-    def rows_by_tree(
+    def numbered_rows(
         self,
         *,
         per_tree: int | None = None,
@@ -179,17 +189,19 @@ class Saved:
         max_tokens: int | None = None,
         gold: str | None = None,
         accept: Collection[str] = (),
-    ) -> Iterator[list[Row]]:
-        """As `rows`, those of each tree together; a tree may make none."""
+        share: Shard = WHOLE,
+    ) -> Iterator[tuple[int, list[Row]]]:
+        """As `rows`, those of each tree together, with the number of its problem; a tree may make none. With a share,
+        its trees alone."""
         with self._loading():
             problems = None if gold is None else RereadProblems.of(self.path, self.config, accept=accept)
-        for tree in self.trees():
+        for number, tree in self.numbered_trees(share):
             tree.caveats += () if problems is None else problems.caveats
             rows = self.rows_of(tree, per_tree=per_tree, normaliser=normaliser, max_tokens=max_tokens)
             if problems is not None and gold is not None:
                 answer = secret_of(problems.like(tree.problem), gold, column=self.config.data.answer)
                 rows = list(with_gold(rows, gold, answer))
-            yield rows
+            yield number, rows
 
     def rows_of(
         self,
