@@ -8,8 +8,8 @@
 - nodes: ten such trees, and a last one of so many nodes: all children of the root (`siblings`), or one path (`chain`).
   Time must grow as the number of nodes.
 
-Prints MB of the command's own process, and seconds; changes nothing. A large run is read by a process a core, each of
-which takes as much memory as a command that reads a small run.
+Prints MB of the command's own process, and seconds; changes nothing. A large run is read by a process a core, whose
+memory is not counted.
 """
 
 import argparse
