@@ -1,7 +1,8 @@
 """Side by side: jobs of one command in several processes, so that they use the cores of this machine.
 
 A job is a function of a module and its arguments. It tells the command how far it is (`Tell`), and what it returns is
-handed over when it ends. The processes start without interrupts: Ctrl-C reaches the command alone, which ends them.
+handed over when it ends. A stream (`in_streams`) hands over each item as it is made. The processes start without
+interrupts: Ctrl-C reaches the command alone, which ends them.
 """
 
 import os
