@@ -37,6 +37,7 @@ from ramify.store.journal import read
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
 BEFORE: Final = "b5018d6"
 """The commit before the work on speed."""
+IN_FLIGHT: Final = few(512, 8, book=128)
 NUM_NODES: Final = few(2000, 40)
 NUM_REQUESTS: Final = few(1000, 16)
 NUM_STEPS: Final = few(2000, 20)
@@ -44,7 +45,7 @@ SEARCHES: Final = ("ab_mcts", "best_first", "mcts", "mctsr", "rstar_mcts")
 
 
 def turn() -> float:
-    many_trees.NUM_RUNS = 1
+    many_trees.NUM_RUNS, many_trees.IN_FLIGHT = 1, IN_FLIGHT
     return many_trees.overhead()[0]
 
 
@@ -88,7 +89,7 @@ def request() -> float:
 
 
 FIGURES: Final[Mapping[str, Callable[[], float]]] = {
-    f"a turn, {many_trees.IN_FLIGHT} trees in flight, µs": turn,
+    f"a turn, {IN_FLIGHT} trees in flight, µs": turn,
     **{f"a node of {name}, {NUM_NODES:,} nodes, µs": search(name) for name in SEARCHES},
     "rows of a tree of 16 x 4k, 8 turns, ms": rows(8),
     "rows of a tree of 16 x 4k, 40 turns, ms": rows(40),

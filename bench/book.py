@@ -80,7 +80,7 @@ CHAPTERS: Final = (
         "A search with an instant model",
         "Milliseconds of CPU a state of `ramify.search` with a function in place of a model, beside TreeQuest. Less is "
         "better.",
-        ("generate_speed.py", "--treequest", ".venv-peers/bin/python", "--sizes", "250", "500"),
+        ("generate_speed.py", "--treequest", ".venv-peers/bin/python", "--sizes", "100", "300", "--rounds", "5"),
     ),
     Chapter(
         "tokens",
@@ -100,7 +100,7 @@ CHAPTERS: Final = (
         "local",
         "The engine for Hugging Face models",
         "Useful tokens a CPU second of engine `local` beside `model.generate` in static batches. More is better.",
-        ("local_batching.py", "--runs", "1"),
+        ("local_batching.py", "--runs", "5"),
         ".venv-model",
     ),
     Chapter(
@@ -121,8 +121,8 @@ CHAPTERS: Final = (
         "capacity",
         "Forecasts of `ramify capacity`",
         "The forecast of a part of a fleet beside the whole fleet, and of runs on the built-in engine and on a vLLM "
-        "server beside what they took. 1.00 is best.",
-        ("capacity.py", "--rounds", "3"),
+        "server beside what they took, the median of runs `from - to`. 1.00 is best.",
+        ("capacity.py",),
         variables={"RAMIFY_ENGINES_PYTHON": ".venv-engines/bin/python"},
     ),
     Chapter(
@@ -181,7 +181,7 @@ CHAPTERS: Final = (
         "gateway",
         "The gateway",
         "What `ramify gateway` adds to a request, beside the same endpoint asked directly. Less is better.",
-        ("gateway.py", "--requests", "500"),
+        ("gateway.py", "--requests", "300"),
     ),
     Chapter(
         "viewer",

@@ -372,9 +372,10 @@ def main() -> None:
             continue
         cells = measure(case, options.rounds) if case.needs() else ["not here"]
         print(f"{name:34}" + "".join(f"{cell:>10}" for cell in cells), flush=True)
-    print("lines of code")
-    for name, modules in MODULES.items():
-        print(f"{name:34}{sum(num_lines(ADAPTERS / f'{module}.py') for module in modules):10}")
+    if not options.env:
+        print("lines of code")
+        for name, modules in MODULES.items():
+            print(f"{name:34}{sum(num_lines(ADAPTERS / f'{module}.py') for module in modules):10}")
 
 
 if __name__ == "__main__":

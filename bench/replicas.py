@@ -43,7 +43,7 @@ from ramify.testing.prefixes import KnownPrefixes
 
 PREAMBLE, OWN, WRITTEN, SAMPLED = 512, 200, 96, 24
 NUM_TREES, DEPTH = few(24, 2, book=8), 4
-NUM_REQUESTS, IN_FLIGHT, REPEATS = few((768, 256, 3), (8, 4, 1), book=(256, 128, 1))
+NUM_REQUESTS, IN_FLIGHT, REPEATS = few((768, 256, 3), (8, 4, 1), book=(256, 128, 5))
 
 
 # -- placement --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ place; its `step` copies the tree), `its_hub` (whole loops), and ports of publis
 import argparse
 import json
 import math
+import statistics
 import subprocess
 import sys
 import time
@@ -47,7 +48,7 @@ from ramify.strategies.rap import RAP, RAPConfig
 from ramify.strategies.rstar_mcts import AS_PUBLISHED as RSTAR_AS_PUBLISHED
 from ramify.strategies.rstar_mcts import RStarMCTS, RStarMCTSConfig
 
-RUNS = few(3, 1)
+RUNS = few(5, 1)
 SIZES = few((1_000, 10_000), (20, 40), book=(1_000, 4_000))
 IN_FLIGHT = (1, 16)
 LEVEL = few(64, 4)
@@ -211,8 +212,9 @@ def carry_out(driver: Driver, start: Start, *, ends: bool) -> None:
 
 
 def microseconds(row: Row, num_nodes: int, in_flight: int) -> tuple[float, int]:
-    """Of the strategy's calls or of the whole loop, a node of the tree: the best of some runs; and how many nodes."""
-    best, count = float("inf"), 0
+    """Of the strategy's calls or of the whole loop, a node of the tree: the median of the runs; and how many nodes."""
+    found: list[float] = []
+    count = 0
     for _ in range(RUNS):
         timed = Timed(row.build(num_nodes, in_flight), num_nodes)
         tree = Tree(Problem("p", "q"), ByteCodec(is_exact=True), [Segment("prompt", IDS)], seed=1)
@@ -227,8 +229,9 @@ def microseconds(row: Row, num_nodes: int, in_flight: int) -> tuple[float, int]:
             elif len(tree) > num_nodes:
                 break
         seconds = time.perf_counter() - began if row.is_whole else timed.seconds
-        best, count = min(best, seconds / len(tree) * 1e6), len(tree)
-    return best, count
+        found.append(seconds / len(tree) * 1e6)
+        count = len(tree)
+    return statistics.median(found), count
 
 
 def exponent(found: Sequence[tuple[float, int]]) -> float:

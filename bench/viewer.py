@@ -51,7 +51,7 @@ except ImportError as error:
 
 NUM_CHANGES: Final = few(20, 2)
 FRAME_GOALS_MS: Final = {50: 17.0, 95: 34.0}
-DRAWN: Final = few(((10_000, 16), (100_000, 4)), ((100, 16),), book=((10_000, 16), (30_000, 4)))
+DRAWN: Final = few(((10_000, 16), (100_000, 4)), ((100, 16),), book=((10_000, 16),))
 """Nodes, and tokens a node, of the trees that are drawn."""
 PROMPTS: Final = few(60, 4)
 """Of the rollout that is watched."""

@@ -44,6 +44,18 @@ def test_the_engine_contract_holds(rule: str, build: Callable[[Served], Engine],
     keep(ENGINE_RULES, rule, EngineCase(lambda: build(replicas)), "the engine")
 
 
+def test_servers_without_a_card_keep_to_no_core(replicas: Served) -> None:
+    """vLLM would bind the threads of each server to the same core."""
+    threads = [
+        int(thread.name)
+        for process in Path("/proc").glob("[0-9]*")
+        if os.getsid(int(process.name)) in replicas.pids
+        for thread in process.glob("task/*")
+    ]
+    assert len(threads) > len(replicas.pids)
+    assert {frozenset(os.sched_getaffinity(thread)) for thread in threads} == {frozenset(os.sched_getaffinity(0))}
+
+
 def trees(rollout: Rollout) -> list[Tree]:
     assert not rollout.report.failed_trees
     return list(rollout.trees)

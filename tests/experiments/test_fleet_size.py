@@ -2,6 +2,8 @@
 
 import json
 import math
+from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,6 +101,28 @@ def test_costs_are_found_again_in_what_they_come_to(costs: SimulatedCosts) -> No
     assert rows @ [
         *map(float, (found.step_s, found.sequence_s, found.kv_token_s, found.prefill_token_s, found.join_s))
     ] == (pytest.approx(seconds, rel=1e-4))
+
+
+@given(st.integers(0, 10_000))
+def test_no_other_costs_fit_better(seed: int) -> None:
+    """Also where the best costs without a bound are below 0."""
+    rng = np.random.default_rng(seed)
+    rows = rng.uniform(1, 100, (12, 5)) * [1, 10, 1000, 100, 1]
+    seconds = rows @ (rng.normal(size=5) * [1, 0.1, 0.001, 0.01, 1])
+    rows, seconds = rows[seconds > 0.1], seconds[seconds > 0.1]
+    if len(rows) < 6:
+        return
+    found = np.array(astuple(fitted_costs(rows.tolist(), seconds.tolist())))
+    counts = rows / seconds[:, None]
+
+    def off(costs: Any) -> float:
+        return float(np.square(counts @ costs - 1).sum())
+
+    for column in range(5):
+        for change in (-1e-3, 1e-3):
+            near = found.copy()
+            near[column] = max(0.0, near[column] + change / counts[:, column].mean())
+            assert off(near) >= off(found) - 1e-9
 
 
 def test_no_cost_is_below_0() -> None:

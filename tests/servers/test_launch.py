@@ -58,6 +58,7 @@ def test_vllm_without_a_card():
         *("--dtype", "bfloat16", "--max-model-len", "512", "--max-num-seqs", "64"),
     )
     assert made.environment["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert made.environment["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     assert made.environment["OMP_NUM_THREADS"] == "2", "ours says otherwise"
 
 

@@ -26,9 +26,11 @@ OURS: Final[Mapping[Kind, frozenset[str]]] = {
 }
 """Flags that only this module may set."""
 NO_TELEMETRY: Final = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-ON_CPU: Final = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+ON_CPU: Final = {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
 """Defaults; our own environment overrides them. One thread: on two cores, servers with two threads each block each
-other at OpenMP barriers. 1 GiB of keys and values holds 87,000 tokens of a 0.5 B model (24 layers of 2 heads of 64)."""
+other at OpenMP barriers. Bound to no core: vLLM 0.32 binds the threads of every server to the same one, so two servers
+took 1.6 to 2.5 times as long. 1 GiB of keys and values holds 87,000 tokens of a 0.5 B model (24 layers of 2 heads of
+64)."""
 SERVER: Final = ServerConfig()
 CPU_FLAGS: Final = ("--enforce-eager", "--no-enable-chunked-prefill")
 """No compilation, and each context is computed in one piece: vLLM 0.32 on a CPU crashes on a request with a seed whose

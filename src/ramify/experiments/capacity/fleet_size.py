@@ -10,6 +10,7 @@ for more (`ramify capacity --measure`).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -131,7 +132,8 @@ class EngineSize:
     block_size: int = 16
     """Tokens per block of its prefix cache (vllm-project/vllm: block_size on GPUs)."""
     is_in_process: bool = False
-    """Whether it runs in the process that grows trees: one of the two works at a time."""
+    """Whether it runs in the process that grows trees: one of the two works at a time. A turn is then charged what it
+    takes on this machine, without HTTP and journal."""
 
 
 def gpu_of(name: str) -> GPU:
@@ -210,16 +212,17 @@ def fitting_batch(size: EngineSize, max_batch: int, *, held: float) -> int:
 
 
 def fitted_costs(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> SimulatedCosts:
-    """Costs by least squares, none below 0. A row: steps, sequences in all steps, tokens read in all steps, tokens
-    computed, sequences that joined."""
-    counts, took = np.array(rows, np.float64), np.array(seconds, np.float64)
-    counts, weighted = counts / took[:, None], np.ones(len(took))
-    left = [column for column in range(counts.shape[1]) if counts[:, column].any()]
-    found = np.zeros(counts.shape[1])
-    while left:
-        solution = np.linalg.lstsq(counts[:, left], weighted, rcond=None)[0]
-        if (solution >= 0).all():
-            found[left] = solution
-            break
-        left.pop(int(solution.argmin()))
+    """Costs by least squares of the relative errors, none below 0. A row: steps, sequences in all steps, tokens read in
+    all steps, tokens computed, sequences that joined."""
+    counts = np.array(rows, np.float64) / np.array(seconds, np.float64)[:, None]
+    used = [column for column in range(counts.shape[1]) if counts[:, column].any()]
+    best, found = math.inf, np.zeros(counts.shape[1])
+    # The best costs without one below 0 are the best of some of the columns alone, so those few sets are tried.
+    for columns in chain.from_iterable(combinations(used, number) for number in range(1, len(used) + 1)):
+        some = counts[:, columns]
+        solution = np.linalg.lstsq(some, np.ones(len(some)), rcond=None)[0]
+        off = float(np.square(some @ solution - 1).sum())
+        if (solution >= 0).all() and off < best:
+            best, found = off, np.zeros(counts.shape[1])
+            found[list(columns)] = solution
     return SimulatedCosts(*(float(value) for value in found))

@@ -5,6 +5,7 @@ A large fleet is represented by a part of it with its share of the trees.
 
 import asyncio
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
@@ -24,6 +25,9 @@ MAX_TURNS: Final = 6_000
 """Turns that are grown for one forecast: a few seconds. A fleet with more is represented by a part of it."""
 NUM_ALONE: Final = 16
 """Trees that are also grown one by one, for the longest that a tree takes by itself."""
+REAL_TURNS: Final = 2.0
+"""CPU of a turn of a real task, as a multiple of a turn of a stand-in, which reads and writes less: 1.3 to 2.5 in
+small runs of the built-in engine (`bench/capacity.py --part builtin`)."""
 KEPT: Final = frozenset({"agreement"})
 """Kinds of judges that need no model and no secret, so they judge as in the run."""
 
@@ -82,7 +86,8 @@ class Capacity:
         num_trees = max(1, round(self._num_trees * part / num_engines))
         max_batch, one = self._fitting(part, self._problems(num_trees))
         scale = self._num_trees / num_trees
-        driver_s = one.num_turns * scale * TURN_S / self._num_drivers
+        turn_s = REAL_TURNS * one.cpu_s / one.num_turns if self._size.is_in_process else TURN_S
+        driver_s = one.num_turns * scale * turn_s / self._num_drivers
         num_calls = statistics.mean(tree.num_calls for tree in self._alone) * self._num_trees
         call_s = statistics.mean(self._workload.tool_seconds)
         beside_s = driver_s if self._size.is_in_process else 0.0
@@ -137,12 +142,12 @@ class Capacity:
         if len(problems) > 1:  # A part of the trees has its part of the seats of tools.
             seats = max(1, round(config.tools.max_parallel * len(problems) / self._num_trees))
             config = replace(config, tools=replace(config.tools, max_parallel=seats))
-        began = asyncio.get_running_loop().time()
+        began, cpu = asyncio.get_running_loop().time(), time.process_time()
         try:
             report = (await rollout(problems, config=config, engine=fleet, task=self._task)).report
         finally:
             await fleet.close()
-        seconds = asyncio.get_running_loop().time() - began
+        seconds, cpu_s = asyncio.get_running_loop().time() - began, time.process_time() - cpu
         if report.failed_leaves or report.failed_trees:
             why = next(iter((*report.faults, *report.unfinished.values())), "unknown")
             raise ConfigError(
@@ -153,6 +158,7 @@ class Capacity:
         num_decoded = sum(each.num_decoded for each in stats)
         return _Grown(
             seconds=seconds,
+            cpu_s=cpu_s,
             least_s=sum(engine.least_s for engine in engines),
             num_decoded=num_decoded,
             mean_batch=num_decoded / max(1, sum(each.num_steps for each in stats)),
@@ -168,6 +174,8 @@ class _Grown:
     """What growing trees on a modelled fleet came to."""
 
     seconds: float
+    cpu_s: float
+    """CPU time of this process, which grew them."""
     least_s: float
     """Of all engines together, had every step been full."""
     num_decoded: int
