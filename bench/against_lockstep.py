@@ -66,7 +66,7 @@ from ramify.tools.function import FunctionTool
 QUICK, SLOW = (0.05, 2.0), (5.0, 30.0)
 NUM_PROMPTS = few(64, 4)
 NUM_SLOW = few((64, 256, 512), (2,), book=(128,))
-NUM_RUNS, NUM_SETS = few((2, 5), (1, 1), book=(1, 3))
+NUM_RUNS, NUM_SETS = few((2, 5), (1, 1), book=(1, 2))
 NOT_BINDING = Limits(turns=10**6)
 WAYS = ("lock-step", "ordered", "eager")
 

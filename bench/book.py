@@ -80,7 +80,7 @@ CHAPTERS: Final = (
         "A search with an instant model",
         "Milliseconds of CPU a state of `ramify.search` with a function in place of a model, beside TreeQuest. Less is "
         "better.",
-        ("generate_speed.py", "--treequest", ".venv-peers/bin/python", "--sizes", "100", "300", "--rounds", "5"),
+        ("generate_speed.py", "--treequest", ".venv-peers/bin/python", "--sizes", "100", "250", "--rounds", "5"),
     ),
     Chapter(
         "tokens",
@@ -181,7 +181,7 @@ CHAPTERS: Final = (
         "gateway",
         "The gateway",
         "What `ramify gateway` adds to a request, beside the same endpoint asked directly. Less is better.",
-        ("gateway.py", "--requests", "300"),
+        ("gateway.py", "--requests", "200"),
     ),
     Chapter(
         "viewer",
@@ -194,14 +194,14 @@ CHAPTERS: Final = (
         "quality",
         "Answers at equal tokens",
         "Right answers of searches beside the best of n by the same judge, at equal decode tokens.",
-        ("answer_tables.py", "--problems", "8", "--seeds", "1"),
+        ("answer_tables.py", "--problems", "6", "--seeds", "1"),
     ),
     Chapter(
         "training",
         "Learning at equal tokens",
         "Held-out reward of one policy trained on chains and on trees, at equal decode tokens. The book has room for "
         "one seed and little training; `docs/guides/train.md` has more.",
-        ("learning.py", "--tokens", "3000", "--seeds", "1", "--rates", "3e-4", "--presets", "chains,tree_grpo"),
+        ("learning.py", "--tokens", "2000", "--seeds", "1", "--rates", "3e-4", "--presets", "chains,tree_grpo"),
         ".venv-trainers",
     ),
     Chapter(

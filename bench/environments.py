@@ -191,7 +191,7 @@ CASES: Final[Mapping[str, Case]] = {
         states.open_env, says("a", "b"), loops.openenv_loop(OPENENV), lambda: OPENENV, max_own=None
     ),
     "verifiers, toy vault": Case(
-        states.verifiers, says(*DIALS), loops.verifiers_loop, installed("verifiers"), max_own=4
+        states.verifiers, says(*DIALS), loops.verifiers_loop, installed("verifiers"), max_own=few(4, 4, book=2)
     ),
     "Inspect, store": inspect("counter"),
     "Inspect, sandbox local": inspect("noted"),

@@ -36,7 +36,7 @@ PRESETS = (
     "treerpo",
     "deepsearch",
 )
-NUM_RUNS = few(3, 1)
+NUM_RUNS = few(3, 1, book=1)
 NUM_PROBLEMS = few(8, 1)
 MAX_TREES = 2
 MAX_RATIO, MIN_CACHED = 1.05, 0.95
