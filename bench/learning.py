@@ -13,13 +13,14 @@ Run, with TRL: PYTHONPATH=. .venv-train/bin/python bench/learning.py [--presets 
 """
 
 import argparse
+import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from smoke import few
+from smoke import IS_BOOK, few
 
 from ramify.cli.train import findings, table
 from ramify.config.configure import resolve
@@ -74,6 +75,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/learning"))
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
+    if IS_BOOK:  # A chapter is measured anew; otherwise what was trained before goes on.
+        options.out = Path("build/bench/learning")
+        shutil.rmtree(options.out, ignore_errors=True)
 
     model = options.out / "start-model"
     if not model.exists():
