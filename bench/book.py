@@ -1,6 +1,6 @@
 """The bench book: runs a chapter of each kind of figure, and writes `docs/performance.md` from what they print.
 
-Each chapter is a script of this folder, at a size at which the whole book takes 21 minutes on two cores; slow
+Each chapter is a script of this folder, at a size at which the whole book takes 22 minutes on two cores; slow
 ones took 47. What it prints is kept in `build/bench`, so a book that was stopped goes on; chapters of another commit
 run again. The machine's noise is measured beside each: how much longer than its shortest time a fixed loop of
 arithmetic took.
