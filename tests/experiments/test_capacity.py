@@ -14,12 +14,16 @@ from ramify.config.configure import resolve
 from ramify.config.presets import preset_names
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
+from ramify.core.problem import Problem
 from ramify.engines.builtin import FOLDER
 from ramify.experiments.capacity import Capacity, Workload, between, measured_costs
 from ramify.experiments.capacity.engine_costs import BATCHES
 from ramify.experiments.capacity.fleet_size import GPUS, SIZES, EngineSize, smallest_engine
+from ramify.experiments.capacity.workload import Speaker, stand_in_task
 from ramify.runner.folder import begin
+from ramify.runner.library import rollout_sync
 from ramify.runner.saved import Saved
+from ramify.testing.simulated import Simulated
 from ramify.testing.simulated_server import SimulatedCosts
 
 LOAD = Workload(200, [1, 2, 3, 4], [20, 40, 60], [40], [0.5])
@@ -123,6 +127,19 @@ def test_paths_have_the_turns_and_the_tokens_of_the_workload(preset: str) -> Non
     found = Capacity(config(preset, 4, **{"growth.max_turns": 7}), short, SIZE).on(1)
     assert found.decode_tokens == 5 * found.num_turns
     assert found.num_turns <= 3 * 4 * 8
+
+
+@pytest.mark.parametrize("segment_tokens", [1, 2, 4, 7])
+def test_a_turn_that_a_segment_cuts_is_as_long_as_the_others(segment_tokens: int) -> None:
+    """Also one that is cut inside of its call or of its answer."""
+    load = replace(LOAD, turns=[3], turn_tokens=[9])
+    options = {"segment_tokens": segment_tokens, "max_depth": 40, "width": 4}
+    treepo = config("treepo", 1, **{"strategy.options": options})
+    task = stand_in_task(load, {"reward"})
+    grown = rollout_sync([Problem("0", "?" * 200)], config=treepo, engine=Simulated(Speaker(load)), task=task)
+    [tree] = grown.trees
+    lengths = {int(tree.branch(leaf).is_sampled.sum()) for leaf in tree.leaves()}
+    assert lengths == {3 * 9}, "each path has three turns"
 
 
 @pytest.mark.slow

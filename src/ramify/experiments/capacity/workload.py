@@ -32,6 +32,9 @@ from ramify.tools.function import FunctionTool
 _CALL: Final = re.compile(r"#(\d+)[a-z]!")
 """A call of the tool; the number is that of the path's turns."""
 _ANSWER: Final = re.compile(r"([a-z])=")
+# How a segment may cut them:
+_CUT_CALL: Final = re.compile(r"#(\d*)([a-z]?)$")
+_CUT_ANSWER: Final = re.compile(r"[a-z]$")
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -121,17 +124,26 @@ def _drawn(values: Sequence[float], seed: int, index: int) -> float:
 
 @dataclass(frozen=True)
 class Speaker:
-    """Writes as many turns of as many tokens as the workload says; a token is a byte."""
+    """Writes as many turns of as many tokens as the workload says; a token is a byte. A turn that a segment has cut
+    goes on where it was, though with another seed."""
 
     workload: Workload
 
     def __call__(self, turn: ScriptedTurn) -> str:
         calls = _CALL.findall(turn.context)
-        num_turns = int(calls[-1] if calls else _drawn(self.workload.turns, turn.seed, 0))
-        length = int(_drawn(self.workload.turn_tokens, turn.seed, 1))
+        num_turns = str(calls[-1] if calls else int(_drawn(self.workload.turns, turn.seed, 0)))
         letter = _LETTERS[turn.seed % 26]
-        end = f"#{num_turns}{letter}!" if len(calls) + 1 < num_turns else f"{letter}="
-        return "." * (length - len(end)) + end
+        tail = turn.context[-8:]
+        if cut := _CUT_CALL.search(tail):
+            return f"{'' if cut[1] else num_turns}{'' if cut[2] else letter}!"
+        if _CUT_ANSWER.search(tail):
+            return "="
+        end = f"#{num_turns}{letter}!" if len(calls) + 1 < int(num_turns) else f"{letter}="
+        written = len(turn.context) - len(turn.context.rstrip("."))
+        lengths = self.workload.turn_tokens
+        if written:  # Its length is one of those that it has not passed.
+            lengths = [length for length in lengths if length > written] or [written]
+        return "." * (int(_drawn(lengths, turn.seed, 1)) - written - len(end)) + end
 
 
 @dataclass(frozen=True, slots=True)
