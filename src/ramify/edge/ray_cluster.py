@@ -12,12 +12,12 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final
 
 from ramify.core.errors import ConfigError, Unavailable
 from ramify.edge.interrupts import interrupts_kept
-from ramify.edge.stdio_guard import descendants, processes
+from ramify.edge.stdio_guard import KILL_S, PR_SET_CHILD_SUBREAPER, descendants, prctl, processes
 
 OBJECT_STORE_BYTES: Final = 80 * 2**20
 """Object store of a cluster started here: about the smallest that Ray accepts. Only counts and reports go through
@@ -63,22 +63,23 @@ def joined(address: str | None, num_workers: int | None) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    before = _children()
     if address is not None:
         _check_address(address)
-    try:
-        with interrupts_kept():
-            _init(ray, address, num_workers)
-    except BaseException as error:
-        _leave(ray, set() if address is not None else _children() - before)
-        if not isinstance(error, Exception):
-            raise
-        raise Unavailable(_refusal(ray, address, str(error).strip() or type(error).__name__)) from error
-    began = _children() - before if address is None else set[int]()
-    try:
-        yield
-    finally:
-        _leave(ray, began | {process.id for pid in began for process in descendants(pid)})
+    before = _children()
+    with _adopting() if address is None else nullcontext():
+        try:
+            with interrupts_kept():
+                _init(ray, address, num_workers)
+        except BaseException as error:
+            _leave(ray, _children() - before, is_own=address is None)
+            if not isinstance(error, Exception):
+                raise
+            raise Unavailable(_refusal(ray, address, str(error).strip() or type(error).__name__)) from error
+        began = _children() - before
+        try:
+            yield
+        finally:
+            _leave(ray, began, is_own=address is None)
 
 
 def _init(ray: Any, address: str | None, num_workers: int | None) -> None:
@@ -89,13 +90,33 @@ def _init(ray: Any, address: str | None, num_workers: int | None) -> None:
         ray.init(address, **quiet)
 
 
-def _leave(ray: Any, began: set[int]) -> None:
-    """Leave the cluster, and end what this process began of it. One that has not quite begun is killed first: Ray would
-    end the raylet alone, and the helpers that it starts meanwhile would live on."""
+@contextmanager
+def _adopting() -> Iterator[None]:
+    """Meanwhile what a process of the cluster leaves behind becomes a child of this process, and so is found."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0)
+
+
+def _leave(ray: Any, began: set[int], *, is_own: bool) -> None:
+    """Leave the cluster. If it is our own, end `began` and all that it starts, also while it ends, and wait for that.
+    One that has not quite begun is killed first: Ray would end the raylet alone, and the helpers that it starts
+    meanwhile would live on."""
+    if not is_own:
+        ray.shutdown()
+        return
+    began = began | {process.id for pid in began for process in descendants(pid)}
+    others = _children() - began
     if ray.is_initialized():
         ray.shutdown()
+    began |= _children() - others
     _kill_left(began)
     ray.shutdown()
+    for pid in began:  # Ray has waited for those that it started itself.
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 def _refusal(ray: Any, address: str | None, why: str) -> str:
@@ -117,16 +138,23 @@ def _kill_left(began: set[int]) -> None:
     """Kill what Ray leaves of a cluster that was begun here: when its control server has died, helpers of the raylet
     live on."""
     _send(signal.SIGSTOP, began)  # Nothing is started any more while it is looked for.
-    _send(signal.SIGKILL, began | {process.id for pid in began for process in descendants(pid)})
+    left = began | {process.id for pid in began for process in descendants(pid)}
+    _send(signal.SIGKILL, left)
+    give_up = time.monotonic() + KILL_S
+    while _running(left) and time.monotonic() < give_up:
+        time.sleep(0.005)
 
 
 def _send(number: signal.Signals, pids: set[int]) -> None:
     """Send a signal to those processes of this session that still run."""
+    for pid in _running(pids):
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _running(pids: set[int]) -> list[int]:
     session = os.getsid(0)
-    for process in processes():
-        if process.id in pids and process.session == session and process.state != "Z":
-            with suppress(ProcessLookupError):
-                os.kill(process.id, number)
+    return [each.id for each in processes() if each.id in pids and each.session == session and each.state != "Z"]
 
 
 class ClusterWatch:
