@@ -26,9 +26,10 @@ def test_a_worker_that_the_ending_raylet_starts_is_ended_too() -> None:
     ray = EndingRaylet()
     with subprocess.Popen(["sleep", "60"]) as began, subprocess.Popen(["sleep", "60"]) as others, _adopting():
         _leave(ray, {began.pid}, is_own=True)
-        assert not _running({began.pid, ray.worker})
-        assert _running({others.pid}), "what is not of the cluster goes on"
+        left, unharmed = _running({began.pid, ray.worker}), _running({others.pid})
         others.kill()
+    assert not left
+    assert unharmed, "what is not of the cluster goes on"
 
 
 def test_nothing_of_the_cluster_of_others_is_ended() -> None:
