@@ -15,6 +15,7 @@ from ramify.config.presets import preset_names
 from ramify.config.run_config import RunConfig
 from ramify.core.errors import ConfigError
 from ramify.core.problem import Problem
+from ramify.core.segment import Sampling
 from ramify.engines.builtin import FOLDER
 from ramify.experiments.capacity import Capacity, Workload, between, measured_costs
 from ramify.experiments.capacity.engine_costs import BATCHES
@@ -23,6 +24,7 @@ from ramify.experiments.capacity.workload import Speaker, stand_in_task
 from ramify.runner.folder import begin
 from ramify.runner.library import rollout_sync
 from ramify.runner.saved import Saved
+from ramify.testing.scripts import ScriptedTurn
 from ramify.testing.simulated import Simulated
 from ramify.testing.simulated_server import SimulatedCosts
 
@@ -129,17 +131,30 @@ def test_paths_have_the_turns_and_the_tokens_of_the_workload(preset: str) -> Non
     assert found.num_turns <= 3 * 4 * 8
 
 
-@pytest.mark.parametrize("segment_tokens", [1, 2, 4, 7])
-def test_a_turn_that_a_segment_cuts_is_as_long_as_the_others(segment_tokens: int) -> None:
-    """Also one that is cut inside of its call or of its answer."""
-    load = replace(LOAD, turns=[3], turn_tokens=[9])
-    options = {"segment_tokens": segment_tokens, "max_depth": 40, "width": 4}
-    treepo = config("treepo", 1, **{"strategy.options": options})
+@pytest.mark.parametrize(("segment_tokens", "num_turns"), [(1, 3), (2, 3), (4, 3), (7, 3), (3, 12)])
+def test_a_turn_that_a_segment_cuts_is_as_long_as_the_others(segment_tokens: int, num_turns: int) -> None:
+    """Also one that is cut inside of its call, of the number in it, or of its answer."""
+    load = replace(LOAD, turns=[num_turns], turn_tokens=[9])
+    options = {"segment_tokens": segment_tokens, "max_depth": 80, "width": 4}
+    treepo = config("treepo", 1, **{"strategy.options": options, "growth.max_tool_calls": 20})
     task = stand_in_task(load, {"reward"})
     grown = rollout_sync([Problem("0", "?" * 200)], config=treepo, engine=Simulated(Speaker(load)), task=task)
     [tree] = grown.trees
     lengths = {int(tree.branch(leaf).is_sampled.sum()) for leaf in tree.leaves()}
-    assert lengths == {3 * 9}, "each path has three turns"
+    assert lengths == {num_turns * 9}
+
+
+@pytest.mark.parametrize(
+    ("said", "rest"),
+    [("...#", "12e!"), ("...#1", "2e!"), ("...#12", "e!"), ("...#12q", "!"), ("...q", "="), ("...", "....#12e!")],
+)
+def test_a_cut_end_goes_on(said: str, rest: str) -> None:
+    load = replace(LOAD, turns=[12, 30], turn_tokens=[2, 12])
+    for seed in range(4, 400, 26):
+        turn = ScriptedTurn(f"??{said}", seed, Sampling(), "", 0)
+        assert Speaker(load)(turn) in {rest, rest.replace("12", "30")}
+        if "1" in said:
+            assert Speaker(load)(turn) == rest
 
 
 @pytest.mark.slow

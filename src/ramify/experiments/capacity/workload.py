@@ -35,6 +35,7 @@ _ANSWER: Final = re.compile(r"([a-z])=")
 # How a segment may cut them:
 _CUT_CALL: Final = re.compile(r"#(\d*)([a-z]?)$")
 _CUT_ANSWER: Final = re.compile(r"[a-z]$")
+_LONGEST_END: Final = 12
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -130,15 +131,17 @@ class Speaker:
     workload: Workload
 
     def __call__(self, turn: ScriptedTurn) -> str:
-        calls = _CALL.findall(turn.context)
-        num_turns = str(calls[-1] if calls else int(_drawn(self.workload.turns, turn.seed, 0)))
-        letter = _LETTERS[turn.seed % 26]
-        tail = turn.context[-8:]
-        if cut := _CUT_CALL.search(tail):
-            return f"{'' if cut[1] else num_turns}{'' if cut[2] else letter}!"
-        if _CUT_ANSWER.search(tail):
+        calls, cut = _CALL.findall(turn.context), _CUT_CALL.search(turn.context, len(turn.context) - _LONGEST_END)
+        if cut is not None and cut[2]:
+            return "!"
+        if _CUT_ANSWER.search(turn.context, len(turn.context) - 1):
             return "="
-        end = f"#{num_turns}{letter}!" if len(calls) + 1 < int(num_turns) else f"{letter}="
+        begun = "" if cut is None else cut[1]
+        numbers = calls[-1:] or [number for number in self.workload.turns if str(number).startswith(begun)]
+        num_turns, letter = int(_drawn([*map(int, numbers)], turn.seed, 0)), _LETTERS[turn.seed % 26]
+        if cut is not None:
+            return f"{num_turns}{letter}!".removeprefix(begun)
+        end = f"#{num_turns}{letter}!" if len(calls) + 1 < num_turns else f"{letter}="
         written = len(turn.context) - len(turn.context.rstrip("."))
         lengths = self.workload.turn_tokens
         if written:  # Its length is one of those that it has not passed.
