@@ -107,7 +107,7 @@ def _leave(ray: Any, began: set[int], *, is_own: bool) -> None:
     if not is_own:
         ray.shutdown()
         return
-    began = began | {process.id for pid in began for process in descendants(pid)}
+    began = _with_descendants(began)
     others = _children() - began
     if ray.is_initialized():
         ray.shutdown()
@@ -134,11 +134,15 @@ def _children() -> set[int]:
     return {process.id for process in descendants(os.getpid())}
 
 
+def _with_descendants(pids: set[int]) -> set[int]:
+    return pids | {process.id for pid in pids for process in descendants(pid)}
+
+
 def _kill_left(began: set[int]) -> None:
     """Kill what Ray leaves of a cluster that was begun here: when its control server has died, helpers of the raylet
     live on."""
     _send(signal.SIGSTOP, began)  # Nothing is started any more while it is looked for.
-    left = began | {process.id for pid in began for process in descendants(pid)}
+    left = _with_descendants(began)
     _send(signal.SIGKILL, left)
     give_up = time.monotonic() + KILL_S
     while _running(left) and time.monotonic() < give_up:
@@ -153,6 +157,7 @@ def _send(number: signal.Signals, pids: set[int]) -> None:
 
 
 def _running(pids: set[int]) -> list[int]:
+    """Those of the processes that are of this session and still run."""
     session = os.getsid(0)
     return [each.id for each in processes() if each.id in pids and each.session == session and each.state != "Z"]
 

@@ -26,8 +26,8 @@ MAX_TURNS: Final = 6_000
 NUM_ALONE: Final = 16
 """Trees that are also grown one by one, for the longest that a tree takes by itself."""
 REAL_TURNS: Final = 2.0
-"""CPU of a turn of a real task, as a multiple of a turn of a stand-in, which reads and writes less: 1.3 to 2.5 in
-small runs of the built-in engine (`bench/capacity.py --part builtin`)."""
+"""CPU of a turn of a real task, as a multiple of a turn of a stand-in, which reads and writes less. With it, forecasts
+of small runs of the built-in engine were 0.95 to 1.18 of the time taken (`bench/capacity.py --part builtin`)."""
 KEPT: Final = frozenset({"agreement"})
 """Kinds of judges that need no model and no secret, so they judge as in the run."""
 
