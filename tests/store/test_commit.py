@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,7 +189,7 @@ async def test_many_wait_for_one_batch_and_a_cancelled_one_harms_nobody(tmp_path
 
 
 async def test_room_waits_until_the_disk_keeps_up(tmp_path: Path) -> None:
-    writing = Writing(max_pending_bytes=2000, max_delay_s=60.0, max_batch=1000)
+    writing = Writing(max_pending_bytes=2000, max_delay_s=60.0, min_batch=1000)
     journal = Journal.create(tmp_path / "journal", HEADER, writing=writing)
     for tree in range(5):
         journal.append(shut(tree, "done", 0))
@@ -199,6 +200,30 @@ async def test_room_waits_until_the_disk_keeps_up(tmp_path: Path) -> None:
     await journal.room()
     assert journal.unsaved == []
     journal.close()
+
+
+def test_all_that_came_during_a_slow_sync_shares_the_next_one(tmp_path: Path) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+    num_syncs = 0
+
+    class Slow(AppendFile):
+        def sync(self) -> None:
+            nonlocal num_syncs
+            num_syncs += 1
+            began.set()
+            assert goes_on.wait(10)
+            super().sync()
+
+    commit = GroupCommit(tmp_path, 0, Writing(open_file=Slow))
+    commit.put([FramedLine(0, 0, b"0\n")])
+    assert began.wait(10)
+    for number in range(1, 1000):
+        commit.put([FramedLine(number, 0, b"%d\n" % number)])
+    goes_on.set()
+    commit.sync(999)
+    commit.close([])
+    assert num_syncs == 2
+    assert (tmp_path / "000000.jsonl").read_bytes().split() == [b"%d" % number for number in range(1000)]
 
 
 def test_records_nobody_waits_for_are_written_within_the_delay(tmp_path: Path) -> None:

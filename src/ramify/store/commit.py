@@ -1,6 +1,6 @@
 """GroupCommit: one thread that makes lines durable in the order they were put.
 
-It owns the open file. `put` never touches the disk. A batch is written when 64 lines wait, 20 ms after its first line,
+It owns the open file. `put` never touches the disk. A batch is begun when 64 lines wait, 20 ms after its first line,
 or as soon as someone waits for one of its lines. Waiters are told after fdatasync. That one call is nearly the whole
 cost of a record (about 4 ms where it was measured). All lines that arrived during the previous fdatasync share the next
 one.
@@ -104,7 +104,8 @@ class Writing:
     """How a journal is written (`docs/guides/resume.md`)."""
 
     durability: Durability = "group"
-    max_batch: int = 64
+    min_batch: int = 64
+    """A batch of this many lines does not wait for `max_delay_s`."""
     max_delay_s: float = 0.02
     max_pending_bytes: int = 64 * 2**20
     """If more bytes than this wait for the disk, `room` waits."""
@@ -131,7 +132,6 @@ class GroupCommit:
     def __init__(self, folder: Path, number: int, writing: Writing) -> None:
         self._folder = folder
         self._writing = writing
-        self._batch_size = 1 if writing.durability == "fsync" else writing.max_batch
         self._kills_in = kill_after(os.environ)
         self._changed = threading.Condition()
         self._queue: deque[FramedLine] = deque()
@@ -163,7 +163,7 @@ class GroupCommit:
             self._queue.extend(lines)
             for line in lines:
                 self._pending_bytes += len(line.data)
-            if len(self._queue) <= len(lines) or len(self._queue) >= self._batch_size:
+            if len(self._queue) <= len(lines) or len(self._queue) >= self._writing.min_batch:
                 self._changed.notify_all()
 
     def sync(self, number: int) -> None:
@@ -235,10 +235,11 @@ class GroupCommit:
             self._changed.wait_for(lambda: self._queue or self._is_closing)
             if self._queue and self._writing.durability == "group":
                 self._changed.wait_for(self._is_due, timeout=self._writing.max_delay_s)
-            return list(islice(self._queue, self._batch_size))[: self._kills_in]
+            batch_size = 1 if self._writing.durability == "fsync" else len(self._queue)
+            return list(islice(self._queue, batch_size))[: self._kills_in]
 
     def _is_due(self) -> bool:
-        is_full = len(self._queue) >= self._batch_size
+        is_full = len(self._queue) >= self._writing.min_batch
         return is_full or self._is_closing or self._wanted >= self._queue[0].number
 
     def _write(self, batch: list[FramedLine]) -> None:
