@@ -1,8 +1,23 @@
 """The end of a cluster of Ray that was begun here: nothing of it is left, also not what it starts while it ends."""
 
 import subprocess
+import sys
+
+import pytest
 
 from ramify.edge.ray_cluster import _adopting, _leave, _running  # pyright: ignore[reportPrivateUsage]
+
+ADOPTS_AFTERWARDS = """
+import ctypes
+from ramify.edge.ray_cluster import _adopting
+from ramify.edge.stdio_guard import PR_GET_CHILD_SUBREAPER, PR_SET_CHILD_SUBREAPER, prctl
+prctl(PR_SET_CHILD_SUBREAPER, {before})
+with _adopting():
+    pass
+after = ctypes.c_int(-1)
+prctl(PR_GET_CHILD_SUBREAPER, ctypes.addressof(after))
+print(after.value)
+"""
 
 
 class EndingRaylet:
@@ -39,3 +54,11 @@ def test_nothing_of_the_cluster_of_others_is_ended() -> None:
         assert _running({theirs.pid, ray.worker}) == [theirs.pid, ray.worker]
         theirs.kill()
     subprocess.run(["kill", str(ray.worker)], check=True)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_process_that_adopted_before_adopts_afterwards(before: int) -> None:
+    """The process may be the first one of a container, which adopts whatever its programs leave behind."""
+    code = ADOPTS_AFTERWARDS.format(before=before)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == before

@@ -6,6 +6,7 @@ the control server has.
 """
 
 import asyncio
+import ctypes
 import os
 import platform
 import signal
@@ -17,7 +18,14 @@ from typing import Any, Final
 
 from ramify.core.errors import ConfigError, Unavailable
 from ramify.edge.interrupts import interrupts_kept
-from ramify.edge.stdio_guard import KILL_S, PR_SET_CHILD_SUBREAPER, descendants, prctl, processes
+from ramify.edge.stdio_guard import (
+    KILL_S,
+    PR_GET_CHILD_SUBREAPER,
+    PR_SET_CHILD_SUBREAPER,
+    descendants,
+    prctl,
+    processes,
+)
 
 OBJECT_STORE_BYTES: Final = 80 * 2**20
 """Object store of a cluster started here: about the smallest that Ray accepts. Only counts and reports go through
@@ -93,11 +101,13 @@ def _init(ray: Any, address: str | None, num_workers: int | None) -> None:
 @contextmanager
 def _adopting() -> Iterator[None]:
     """Meanwhile what a process of the cluster leaves behind becomes a child of this process, and so is found."""
+    before = ctypes.c_int()
+    prctl(PR_GET_CHILD_SUBREAPER, ctypes.addressof(before))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
     finally:
-        prctl(PR_SET_CHILD_SUBREAPER, 0)
+        prctl(PR_SET_CHILD_SUBREAPER, before.value)
 
 
 def _leave(ray: Any, began: set[int], *, is_own: bool) -> None:

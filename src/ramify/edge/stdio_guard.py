@@ -32,6 +32,7 @@ LINE = "line"
 STREAMS = "streams"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
 LOG = 2
 MAX_LOG_BYTES = 64 << 20
 """A longer log is moved to `LOG.old`, so that a server that logs every request cannot fill the disk."""
@@ -246,7 +247,7 @@ def _wakes_on(numbers: Iterable[int]) -> int:
 
 
 def prctl(option: int, value: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
+    if ctypes.CDLL(None, use_errno=True).prctl(option, ctypes.c_ulong(value), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
