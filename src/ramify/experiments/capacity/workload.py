@@ -36,6 +36,7 @@ _ANSWER: Final = re.compile(r"([a-z])=")
 _CUT_CALL: Final = re.compile(r"#(\d*)([a-z]?)$")
 _CUT_ANSWER: Final = re.compile(r"[a-z]$")
 _LONGEST_END: Final = 12
+"""Most characters of a call that are searched for its beginning."""
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 
 
