@@ -79,6 +79,24 @@ def test_bytes_that_are_read_first_are_never_noted_too_early() -> None:
     theirs.close()
 
 
+def test_bytes_that_come_while_the_thread_counts_are_not_noted_too_early() -> None:
+    reading, writing = os.pipe()
+    times: list[float] = []
+
+    def count() -> int:
+        time.sleep(0.01)
+        times.append(time.monotonic())
+        os.write(writing, b"x")
+        return num_unread(reading)
+
+    arrival = Arrival(-1, count)
+    arrival.note()
+    noted = arrival.at(1)
+    assert noted is not None and noted >= times[0]
+    os.close(reading)
+    os.close(writing)
+
+
 @pytest.mark.parametrize("count", [partial(num_unread, -1), lambda: 0])
 def test_what_cannot_be_counted_is_not_noted(count: Callable[[], int]) -> None:
     reading, writing = os.pipe()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from tests.sandbox.processes import group_of, is_there, until
 from ramify.core.errors import ToolError
 from ramify.core.problem import Problem
 from ramify.core.tool import ToolResult
+from ramify.sandbox.channel import Channel
 from ramify.sandbox.session import Session
 from ramify.tools.python import Python, open_session
 
@@ -485,6 +486,21 @@ async def test_the_seconds_of_a_step_are_its_own_and_not_those_of_a_busy_event_l
         result = await busy(asyncio.create_task(session.call(code)))
         assert result.status == status
         assert result.took_s is not None and 0.05 <= result.took_s < 0.45  # the loop stood still for 0.5
+
+
+@pytest.mark.covers("S0.5")
+async def test_a_host_that_is_stopped_while_it_hands_over_a_step_does_not_shorten_its_seconds(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Channel.send
+
+    async def stopped(channel: Channel, framed: bytes, descriptors: Sequence[int] = ()) -> None:
+        await send(channel, framed, descriptors)
+        time.sleep(0.1)  # noqa: ASYNC251 - what is tested
+
+    monkeypatch.setattr(Channel, "send", stopped)
+    result = await session.call("import time\ntime.sleep(0.15)")
+    assert result.took_s is not None and result.took_s >= 0.15
 
 
 async def test_a_step_that_did_not_end_by_itself_has_no_seconds_of_its_own(session: Session) -> None:

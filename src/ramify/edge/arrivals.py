@@ -51,12 +51,13 @@ class Arrival:
         _WATCH.remove(self._descriptor, self)
 
     def note(self) -> None:
-        """Note how many bytes there are now. Only the thread calls it."""
-        now = time.monotonic()
+        """Note how many bytes there are now. Only the thread calls it.
+
+        The time is taken after the count: a thread that is stopped in between notes bytes late, and none too early."""
         with suppress(OSError, ValueError):
             num_bytes = self._num_arrived()
             if num_bytes > (self._noted[-1][0] if self._noted else 0):
-                self._noted.append((num_bytes, now))
+                self._noted.append((num_bytes, time.monotonic()))
 
 
 class _Watch:

@@ -200,6 +200,7 @@ class Sandbox:
             state.go()
             try:
                 async with asyncio.timeout(FORK_S):
+                    running.begin()
                     await state.channel.send(running.step.packed(), running.ends)
                     is_told = True
                     running.handed_over()

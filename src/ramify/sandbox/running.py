@@ -49,10 +49,13 @@ class RunningStep:
         """Descriptors for the child: its socket and its output."""
         return self.channel.peer.fileno(), self.capture.written
 
+    def begin(self) -> None:
+        """The node is told now. Noted before, so that the seconds of a step are at least the child's own."""
+        self._began = time.monotonic()
+
     def handed_over(self) -> None:
         """The node has the step from now on. Close the host's copies of the child's ends, so that the child holds the
         last ones."""
-        self._began = time.monotonic()
         self.channel.peer.close()
         self.capture.close_written()
 
