@@ -5,8 +5,9 @@ bytes besides its tokens. It is append-only, except for `cut`, which divides one
 """
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +28,10 @@ from ramify.core.segment import (
 
 HAS_LOGPROBS, HAS_SEED, HAS_VERSION = 1, 2, 4
 NO_FINISH = -1
+SAMPLED = ORIGINS.index("sampled")
 LOGPROBS = "logprobs"
+Places = list[slice]
+"""Stretches of tokens in the pools of a tree."""
 
 
 class _Pool:
@@ -50,6 +54,10 @@ class _Pool:
 
     def view(self, start: int, end: int) -> npt.NDArray[Any]:
         return self._read[start:end]
+
+    def joined(self, places: Places) -> npt.NDArray[Any]:
+        """A copy of the values at `places`, one after the other."""
+        return np.concatenate([self._data[place] for place in places])
 
     def trim(self) -> None:
         """Release unused capacity."""
@@ -185,24 +193,29 @@ class SegmentArena:
     def ids(self, index: int) -> Ids_T:
         return self._ids.view(self._start[index], self._end[index])
 
-    def joined_ids(self, indices: range) -> Ids_T:
-        """(T,) int32: the ids of segments in order. What lies side by side in the pool is not copied."""
-        return self._joined(self._ids, indices)
+    def places(self, ranges: Iterable[range]) -> Places:
+        """Where the tokens of ranges of segments lie in the pools, in order. Neighbours there are one place."""
+        places: Places = []
+        begin = end = 0
+        for index in chain.from_iterable(ranges):
+            start = self._start[index]
+            if start != end:
+                places.append(slice(begin, end))
+                begin = start
+            end = self._end[index]
+        places.append(slice(begin, end))
+        return places
 
-    def joined_values(self, indices: range, name: str = LOGPROBS) -> Floats_T:
-        """(T,) float32: logprobs, or a measure, of segments in order; NaN where a segment has none."""
+    def ids_at(self, places: Places) -> Ids_T:
+        """(T,) int32, a copy."""
+        return self._ids.joined(places)
+
+    def values_at(self, places: Places, name: str = LOGPROBS) -> Floats_T:
+        """(T,) float32, a copy: logprobs, or a measure; NaN where a segment has none."""
         pool = self._logprobs if name == LOGPROBS else self._measures.get(name)
         if pool is None:
-            return np.full(sum(map(self.length, indices)), np.nan, np.float32)
-        return self._joined(pool, indices)
-
-    def _joined(self, pool: _Pool, indices: range) -> npt.NDArray[Any]:
-        starts, ends = self._start[indices.start : indices.stop], self._end[indices.start : indices.stop]
-        if not starts:
-            return pool.view(0, 0)
-        if starts[1:] == ends[:-1]:
-            return pool.view(starts[0], ends[-1])
-        return np.concatenate([pool.view(start, end) for start, end in zip(starts, ends, strict=True)])
+            return np.full(sum(place.stop - place.start for place in places), np.nan, np.float32)
+        return pool.joined(places)
 
     def measure(self, index: int, name: str) -> Floats_T | None:
         if name not in self._measured.get(index, ()):
@@ -218,8 +231,18 @@ class SegmentArena:
     def length(self, index: int) -> int:
         return self._end[index] - self._start[index]
 
+    def num_sampled(self, indices: range) -> int:
+        """Number of sampled tokens of segments."""
+        origin, start, end = self._origin, self._start, self._end
+        return sum([end[i] - start[i] for i in indices if origin[i] == SAMPLED])
+
+    def versions(self, indices: Iterable[int]) -> set[int]:
+        """The versions that sampled tokens of segments."""
+        origin, flags, version = self._origin, self._flags, self._version
+        return {version[i] for i in indices if flags[i] & HAS_VERSION and origin[i] == SAMPLED}
+
     def is_sampled(self, index: int) -> bool:
-        return self._origin[index] == 1
+        return self._origin[index] == SAMPLED
 
     def origin(self, index: int) -> int:
         """Position of the segment's origin in `ORIGINS`."""

@@ -14,11 +14,12 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from ramify.core.arena import SegmentArena
+from ramify.core.arena import Places, SegmentArena
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import Codec
 from ramify.core.command import EDGES, ROLES, Candidate, Command, Edge, Fork, ForkRecord, Grow, Judge, Role, Score
@@ -169,13 +170,17 @@ class Tree:
         code = EDGES.index(edge)
         return [child for child in self._children(self._known(node)) if self._edge[child] == code]
 
+    def policy_children(self, node: int) -> list[int]:
+        """Children of role `policy` that continue `node`, in order of request."""
+        return [child for child in self._children(self._known(node)) if self._is_policy(child)]
+
     def derived(self, node: int) -> list[int]:
         """Children that quote `node`: critiques, rewrites, grades."""
         return self.children(node, edge="quotes")
 
     def stems(self) -> list[int]:
         """Root branches (stems): the policy children of the root. Papers call them the trees of a prompt."""
-        return [c for c in self.children(ROOT) if self._role[c] == 0]
+        return self.policy_children(ROOT)
 
     def path(self, node: int) -> list[int]:
         """Nodes from the root to `node`, both included."""
@@ -265,27 +270,29 @@ class Tree:
         """What the segments of `node` are, without their tokens."""
         return [self._segments.label(i) for i in self._segment_range(node)]
 
-    def ids(self, node: int) -> Ids_T:
-        """(T,) int32: the ids of `node`, a read-only view where possible."""
-        return self._segments.joined_ids(self._segment_range(node))
+    def places(self, nodes: Iterable[int]) -> Places:
+        """Where the T tokens of `nodes` lie in the tree, in order: what `ids`, `logprobs` and `token_measure` read."""
+        return self._segments.places(map(self._segment_range, nodes))
 
-    def logprobs(self, node: int) -> Floats_T:
-        """(T,) float32: the logprobs of the tokens of `node`; NaN where nothing was sampled or the engine gave none."""
-        return self._segments.joined_values(self._segment_range(node))
+    def ids(self, places: Places) -> Ids_T:
+        """(T,) int32: the ids at `places`, a copy."""
+        return self._segments.ids_at(places)
 
-    def token_measure(self, node: int, name: str) -> Floats_T:
-        """(T,) float32: a value of each token of `node`; NaN where it was not computed."""
-        return self._segments.joined_values(self._segment_range(node), name)
+    def logprobs(self, places: Places) -> Floats_T:
+        """(T,) float32: the logprobs at `places`, a copy; NaN where nothing was sampled or the engine gave none."""
+        return self._segments.values_at(places)
+
+    def token_measure(self, places: Places, name: str) -> Floats_T:
+        """(T,) float32: a value of each token at `places`, a copy; NaN where it was not computed."""
+        return self._segments.values_at(places, name)
 
     def num_sampled(self, node: int) -> int:
         """Number of sampled tokens of `node`."""
-        return sum(self._segments.length(i) for i in self._segment_range(node) if self._segments.is_sampled(i))
+        return self._segments.num_sampled(self._segment_range(node))
 
-    def versions(self, node: int) -> set[int]:
-        """The policy versions that sampled tokens of `node`; empty = none, or the engine has no versions."""
-        arena = self._segments
-        found = (arena.version(i) for i in self._segment_range(node) if arena.is_sampled(i))
-        return {version for version in found if version is not None}
+    def versions(self, nodes: Iterable[int]) -> set[int]:
+        """The policy versions that sampled tokens of `nodes`; empty = none, or the engine has no versions."""
+        return self._segments.versions(chain.from_iterable(map(self._segment_range, nodes)))
 
     def num_billed(self, node: int) -> int:
         """Number of tokens that engines billed for `node`: on engines of messages, only they know it."""

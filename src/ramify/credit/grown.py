@@ -175,7 +175,7 @@ class _Survey:
         children: dict[int, list[int]] = {}
         nodes = [ROOT]
         for node in nodes:
-            children[node] = [c for c in self.tree.children(node) if self.tree.role(c) == "policy"]
+            children[node] = self.tree.policy_children(node)
             nodes.extend(children[node])
             self.parent.update((child, node) for child in children[node])
         return children

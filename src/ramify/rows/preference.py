@@ -50,7 +50,7 @@ def pairs(
     leaves."""
     values = _values(tree, judge)
     for number, parent in enumerate(tree.subtree()):
-        steps = [child for child in tree.children(parent) if child in values and tree.role(child) == "policy"]
+        steps = [child for child in tree.policy_children(parent) if child in values]
         ranked = sorted(steps, key=lambda node: -values[node])
         for better, worse in list(zip(ranked, reversed(ranked), strict=True))[: min(max_pairs, len(ranked) // 2)]:
             is_apart = values[better] - values[worse] >= max(min_margin, 1e-12)

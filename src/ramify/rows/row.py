@@ -41,6 +41,7 @@ objective (`docs/concepts/rows.md`) that weighs trunks less."""
 Doubles_T = npt.NDArray[np.float64]
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class RowSpan:
     """Tokens of one segment of a row."""
@@ -74,11 +75,8 @@ class _Terms(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """What a node of K segments and T tokens adds to every row through it."""
+    """What a node of K segments adds to every row through it, besides its tokens."""
 
-    ids: Ids_T
-    logprobs: Floats_T
-    entropies: Floats_T
     lengths: list[int]
     """(K,) tokens of each segment."""
     is_sampled: list[bool]
@@ -362,13 +360,15 @@ class _Export:
         of_row = self._weights[number]
         steps: list[_Step] = []
         weights: list[float] = []
-        for above in tree.context(node):
+        path = tree.context(node)
+        for above in path:
             index = self._index.get(above)
             step = self._step(above, _NOTHING if index is None else trained[index])
             weight = 0.0 if index is None else of_row[index]
             weights += [weight if is_sampled else 0.0 for is_sampled in step.is_sampled]
             steps.append(step)
         lengths = [length for step in steps for length in step.lengths]
+        tokens = tree.places(path)
         scores, reward = tree.scores(node), tree.reward_score(node)
         return Row(
             uid=tree.problem.uid,
@@ -376,11 +376,11 @@ class _Export:
             split=tree.problem.split,
             leaf=self._number[node],
             leaf_id=node,
-            ids=np.concatenate([step.ids for step in steps]),
+            ids=tree.ids(tokens),
             weights=np.repeat(np.array(weights), lengths),
             advantages=np.repeat(np.array([value for step in steps for value in step.advantages]), lengths),
-            logprobs=np.concatenate([step.logprobs for step in steps]),
-            entropies=np.concatenate([step.entropies for step in steps]),
+            logprobs=tree.logprobs(tokens),
+            entropies=tree.token_measure(tokens, "entropy"),
             spans=tuple(span for step in steps for span in step.spans),
             reward=float(forest.reward[leaf]),
             parts=dict(reward.parts) if reward is not None else {},
@@ -401,7 +401,7 @@ class _Export:
         """Why the gradient is not exact: the credit's reasons, and the policy's own reason."""
         is_repeated = self._policy == "per_leaf" and self._credited.leaf_advantages is None and self._forest.is_forked
         own = ("policy 'per_leaf' trains a shared token once a row with its whole coefficient",) if is_repeated else ()
-        versions = sorted({v for node in self._forest.nodes.tolist() for v in self._tree.versions(node)})
+        versions = sorted(self._tree.versions(self._forest.nodes.tolist()))
         mixed = (f"several policy versions sampled its tree: {', '.join(map(str, versions))}",)
         return (*self._credited.reasons, *own, *(mixed if len(versions) > 1 else ()))
 
@@ -435,9 +435,6 @@ class _Export:
         is_sampled = [label.origin == "sampled" for label in labels]
         entropy = tree.measure(node, STEP_ENTROPY)
         made = _Step(
-            ids=tree.ids(node),
-            logprobs=tree.logprobs(node),
-            entropies=tree.token_measure(node, "entropy"),
             lengths=[label.num_tokens for label in labels],
             is_sampled=is_sampled,
             advantages=[terms.advantage if sampled else 0.0 for sampled in is_sampled],

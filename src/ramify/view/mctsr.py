@@ -169,7 +169,7 @@ def _is_answer(tree: Tree, node: int) -> bool:
     """Whether a whole answer ends at `node`: no step of the policy continues it."""
     if node == ROOT or tree.role(node) != "policy" or _has_failed(tree, node):
         return False
-    return not any(tree.role(child) == "policy" for child in tree.children(node))
+    return not tree.policy_children(node)
 
 
 def _has_failed(tree: Tree, node: int) -> bool:

@@ -149,7 +149,7 @@ def rstar_nodes(tree: Tree, reading: RStarReading | None = None) -> list[RStarNo
     visits, tags = statistics(tree, reading), {ROOT: "0"}
     found: list[RStarNode] = []
     for node in _steps(tree):
-        for number, child in enumerate(_children(tree, node), start=1):
+        for number, child in enumerate(tree.policy_children(node), start=1):
             tags[child] = f"{tags[node]}.{number}"
         found.append(_seen(tree, node, tags[node], visits, reading))
     return found
@@ -200,7 +200,7 @@ def _seen(tree: Tree, node: int, tag: str, visits: Mapping[int, Visits], reading
         node=node,
         tag=tag,
         parent=parent,
-        children=tuple(_children(tree, node)),
+        children=tuple(tree.policy_children(node)),
         depth=tag.count("."),
         state=_state(tree, node, reading),
         is_terminal=tree.is_ended(node),
@@ -262,7 +262,7 @@ def _counts(score: Score) -> bool:
 
 def _tag(tree: Tree, node: int) -> str:
     path = tree.path(node)
-    numbers = [_children(tree, above).index(below) + 1 for above, below in pairwise(path)]
+    numbers = [tree.policy_children(above).index(below) + 1 for above, below in pairwise(path)]
     return ".".join(map(str, [0, *numbers]))
 
 
@@ -271,8 +271,4 @@ def _steps(tree: Tree) -> Iterator[int]:
     nodes = [ROOT]
     for node in nodes:
         yield node
-        nodes.extend(_children(tree, node))
-
-
-def _children(tree: Tree, node: int) -> list[int]:
-    return [child for child in tree.children(node) if tree.role(child) == "policy"]
+        nodes.extend(tree.policy_children(node))

@@ -65,6 +65,5 @@ def origin(tree: Tree, node: int) -> int:
 
 def _num_branches(tree: Tree, node: int) -> int:
     """Number of policy children of `node`, without failed ones."""
-    policy = [child for child in tree.children(node) if tree.role(child) == "policy"]
-    stops = [tree.stop(child) for child in policy]
+    stops = map(tree.stop, tree.policy_children(node))
     return sum(stop is None or not STOP_WORDS[stop].is_failure for stop in stops)
