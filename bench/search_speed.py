@@ -65,6 +65,7 @@ STEPS = [
 LEAVES = [replace(step, stop="answer") for step in STEPS]
 ANSWER_DEPTH = 12
 """A path may end from here on; one in three does."""
+MCTSR_SCALE = MCTSrConfig().scale
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Row:
     peer: str = ""
     quotes: bool = False
     """Whether its actions begin fresh contexts, so that answers are grown from."""
+    scale: float = 1.0
+    """The judge's values are below it. On a scale that is too large, a search of answers grows one long chain."""
     is_whole: bool = False
     """Whether driver and tree are timed with the strategy, as the peer is; then no path ends before the last level."""
 
@@ -148,9 +151,9 @@ ROWS: Mapping[str, Row] = {
     "mcts": Row(mcts),
     "mcts (numbers only)": Row(mcts_numbers_only),
     "mcts (treequest)": Row(treequest, peer="treequest StandardMCTS", quotes=True),
-    "mctsr": Row(mctsr("importance"), quotes=True),
-    "mctsr (greedy)": Row(mctsr("greedy"), quotes=True),
-    "mctsr (pairwise)": Row(mctsr("pairwise"), quotes=True),
+    "mctsr": Row(mctsr("importance"), quotes=True, scale=MCTSR_SCALE),
+    "mctsr (greedy)": Row(mctsr("greedy"), quotes=True, scale=MCTSR_SCALE),
+    "mctsr (pairwise)": Row(mctsr("pairwise"), quotes=True, scale=MCTSR_SCALE),
     "particle_filter (whole loop)": Row(particle_filter, peer="its_hub particle filtering", is_whole=True),
     "rap": Row(rap),
     "rstar_mcts": Row(rstar(RStarMCTSConfig())),
@@ -196,7 +199,7 @@ class Timed:
         return self.strategy.phase(tree)
 
 
-def carry_out(driver: Driver, start: Start, *, ends: bool) -> None:
+def carry_out(driver: Driver, start: Start, *, ends: bool, scale: float) -> None:
     """What a grower or a judge would report, at once."""
     match start.command:
         case Grow(until=until):
@@ -208,7 +211,7 @@ def carry_out(driver: Driver, start: Start, *, ends: bool) -> None:
             driver.grew(start.command_id, (LEAVES if is_end else STEPS)[seed % len(STEPS)])
             driver.ended(start.command_id, Done())
         case Judge(nodes, judge):
-            driver.ended(start.command_id, Scored(tuple(Score(judge, NUMBERS[n % len(NUMBERS)]) for n in nodes)))
+            driver.ended(start.command_id, Scored(tuple(Score(judge, scale * NUMBERS[n % len(NUMBERS)]) for n in nodes)))
 
 
 def microseconds(row: Row, num_nodes: int, in_flight: int) -> tuple[float, int]:
@@ -225,7 +228,7 @@ def microseconds(row: Row, num_nodes: int, in_flight: int) -> tuple[float, int]:
         while not driver.is_finished:
             waiting += driver.pump().starts
             if waiting:
-                carry_out(driver, waiting.pop(), ends=not (row.quotes or row.is_whole))
+                carry_out(driver, waiting.pop(), ends=not (row.quotes or row.is_whole), scale=row.scale)
             elif len(tree) > num_nodes:
                 break
         seconds = time.perf_counter() - began if row.is_whole else timed.seconds
