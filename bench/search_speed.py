@@ -211,7 +211,9 @@ def carry_out(driver: Driver, start: Start, *, ends: bool, scale: float) -> None
             driver.grew(start.command_id, (LEAVES if is_end else STEPS)[seed % len(STEPS)])
             driver.ended(start.command_id, Done())
         case Judge(nodes, judge):
-            driver.ended(start.command_id, Scored(tuple(Score(judge, scale * NUMBERS[n % len(NUMBERS)]) for n in nodes)))
+            driver.ended(
+                start.command_id, Scored(tuple(Score(judge, scale * NUMBERS[n % len(NUMBERS)]) for n in nodes))
+            )
 
 
 def microseconds(row: Row, num_nodes: int, in_flight: int) -> tuple[float, int]:

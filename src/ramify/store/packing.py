@@ -26,8 +26,9 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def clean_text(text: str) -> str:
     """`text` with every lone surrogate replaced by U+FFFD. A subclass of `str` (such as numpy's) becomes a plain
     `str`."""
-    plain = "".join((text,))
-    return plain if plain.isascii() else _SURROGATE.sub("\ufffd", plain)
+    if type(text) is str and text.isascii():
+        return text
+    return _SURROGATE.sub("\ufffd", "".join((text,)))
 
 
 def pack_number(value: float) -> Number:
