@@ -8,7 +8,7 @@ Medians of five runs; CPU is the process's own time, which other processes do no
 - journal: the same in real time, every call taking a millisecond, written to a folder (durability "group") and not,
   in turns. What is recorded a second is then far more than any model can say. Target: below 20 % slower.
 - what could be saved, in pairs, not in the book: CPU of a run in virtual time whose tools have no deadlines, and so no
-  tasks of their own, and of a run with a journal whose threads take turns after 0.2 ms (`sys.setswitchinterval`).
+  tasks of their own.
 - memory: 10,000 trees of two chains, 512 at a time, journal on; resident size every 500 trees after the first 1,000.
   The engine counts no prefixes there, since that table grows for a while. Target: within 5 %.
 
@@ -179,30 +179,14 @@ def without_deadlines() -> Iterator[None]:
         Deadlines.within = within
 
 
-@contextmanager
-def switching_often() -> Iterator[None]:
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(0.0002)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(interval_s)
-
-
-def saved(folder: Path) -> tuple[float, float]:
-    """Shares of the CPU that a run saves without the deadlines of tools, and one with a journal by a short switch
-    interval."""
-    unwatched, often = list[float](), list[float]()
-    for run in range(NUM_RUNS):
+def saved() -> float:
+    """The share of its CPU that a run saves without the deadlines of tools."""
+    found: list[float] = []
+    for _ in range(NUM_RUNS):
         whole = timed(grown(engine(delay_s=1.0), trees=IN_FLIGHT), is_virtual=True)[0]
         with without_deadlines():
-            unwatched.append(1 - timed(grown(engine(delay_s=1.0), trees=IN_FLIGHT), is_virtual=True)[0] / whole)
-        whole = timed(recorded(engine(delay_s=0.001), folder / f"whole-{run}", trees=IN_FLIGHT))[0]
-        with switching_often():
-            often.append(
-                1 - timed(recorded(engine(delay_s=0.001), folder / f"often-{run}", trees=IN_FLIGHT))[0] / whole
-            )
-    return statistics.median(unwatched), statistics.median(often)
+            found.append(1 - timed(grown(engine(delay_s=1.0), trees=IN_FLIGHT), is_virtual=True)[0] / whole)
+    return statistics.median(found)
 
 
 def resident_bytes() -> int:
@@ -238,9 +222,7 @@ def main(folder: Path) -> None:
         slower = statistics.median(b[part] / a[part] - 1 for a, b in zip(off, on, strict=True))
         line(f"journal on, {name}", slower * 100, 20, "% slower")
     if not IS_BOOK:
-        unwatched, often = saved(folder)
-        print(f"{'without the deadlines of tools, CPU':44}{unwatched * 100:10.1f}{'':10} % saved")
-        print(f"{'journal on, threads in turns of 0.2 ms, CPU':44}{often * 100:10.1f}{'':10} % saved")
+        print(f"{'without the deadlines of tools, CPU':44}{saved() * 100:10.1f}{'':10} % saved")
     sizes = memory(folder)
     middle = statistics.median(sizes)
     spread = max(max(sizes) / middle - 1, 1 - min(sizes) / middle)

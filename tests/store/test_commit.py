@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from tests.store.growths import HEADER
 
 from ramify.core.errors import ConfigError, StoreError
-from ramify.store.commit import AppendFile, GroupCommit, Writing, kill_after
+from ramify.store.commit import REST, AppendFile, GroupCommit, Writing, kill_after
 from ramify.store.framing import FramedLine, decode, parse
 from ramify.store.journal import Journal, check_space, read
 from ramify.store.recording import shut
@@ -189,7 +190,7 @@ async def test_many_wait_for_one_batch_and_a_cancelled_one_harms_nobody(tmp_path
 
 
 async def test_room_waits_until_the_disk_keeps_up(tmp_path: Path) -> None:
-    writing = Writing(max_pending_bytes=2000, max_delay_s=60.0, min_batch=1000)
+    writing = Writing(max_pending_bytes=2000, max_delay_s=60.0)
     journal = Journal.create(tmp_path / "journal", HEADER, writing=writing)
     for tree in range(5):
         journal.append(shut(tree, "done", 0))
@@ -224,6 +225,27 @@ def test_all_that_came_during_a_slow_sync_shares_the_next_one(tmp_path: Path) ->
     commit.close([])
     assert num_syncs == 2
     assert (tmp_path / "000000.jsonl").read_bytes().split() == [b"%d" % number for number in range(1000)]
+
+
+def test_the_thread_rests_after_a_slow_batch_unless_someone_waits(tmp_path: Path) -> None:
+    ends: list[float] = []
+
+    class Slow(AppendFile):
+        def sync(self) -> None:
+            time.sleep(0.1)
+            ends.append(time.monotonic())
+
+    commit = GroupCommit(tmp_path, 0, Writing(open_file=Slow))
+    for number in range(2):
+        commit.put([FramedLine(number, 0, b"line\n")])
+        while len(ends) <= number:
+            time.sleep(0.001)
+    assert ends[1] - ends[0] >= (REST + 1) * 0.1
+    commit.put([FramedLine(2, 0, b"line\n")])
+    began = time.monotonic()
+    commit.sync(2)
+    assert ends[2] - began < REST * 0.1
+    commit.close([])
 
 
 def test_records_nobody_waits_for_are_written_within_the_delay(tmp_path: Path) -> None:

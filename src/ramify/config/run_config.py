@@ -305,8 +305,8 @@ class RunConfig:
     max_failed_share: float = 0.05
     """The run stops if a larger share of its commands fails."""
     durability: Durability = "group"
-    """When a record of the journal is synced to the disk: `group`: with those of 20 ms; `fsync`: by itself; `os`: when
-    the system likes, which survives a crash of the process only."""
+    """When a record of the journal is synced to the disk: `group`: with others, after 20 ms or more; `fsync`: by
+    itself; `os`: when the system likes, which survives a crash of the process only."""
     service: ServiceConfig | None = None
     """Further settings of a rollout service; None = the run is not a service."""
 
