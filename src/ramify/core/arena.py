@@ -7,7 +7,6 @@ bytes besides its tokens. It is append-only, except for `cut`, which divides one
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,9 +28,6 @@ from ramify.core.segment import (
 HAS_LOGPROBS, HAS_SEED, HAS_VERSION = 1, 2, 4
 NO_FINISH = -1
 SAMPLED = ORIGINS.index("sampled")
-LOGPROBS = "logprobs"
-Places = list[slice]
-"""Stretches of tokens in the pools of a tree."""
 
 
 class _Pool:
@@ -55,7 +51,7 @@ class _Pool:
     def view(self, start: int, end: int) -> npt.NDArray[Any]:
         return self._read[start:end]
 
-    def joined(self, places: Places) -> npt.NDArray[Any]:
+    def joined(self, places: list[slice]) -> npt.NDArray[Any]:
         """A copy of the values at `places`, one after the other."""
         return np.concatenate([self._data[place] for place in places])
 
@@ -193,29 +189,20 @@ class SegmentArena:
     def ids(self, index: int) -> Ids_T:
         return self._ids.view(self._start[index], self._end[index])
 
-    def places(self, ranges: Iterable[range]) -> Places:
-        """Where the tokens of ranges of segments lie in the pools, in order. Neighbours there are one place."""
-        places: Places = []
+    def tokens(self, indices: Iterable[int], measure: str) -> tuple[Ids_T, Floats_T, Floats_T]:
+        """(T,) int32 and twice (T,) float32, copies: ids, logprobs and a measure of segments, in order; NaN where a
+        segment has none."""
+        places: list[slice] = []
         begin = end = 0
-        for index in chain.from_iterable(ranges):
+        for index in indices:
             start = self._start[index]
-            if start != end:
+            if start != end:  # It does not lie beside the one before.
                 places.append(slice(begin, end))
                 begin = start
             end = self._end[index]
         places.append(slice(begin, end))
-        return places
-
-    def ids_at(self, places: Places) -> Ids_T:
-        """(T,) int32, a copy."""
-        return self._ids.joined(places)
-
-    def values_at(self, places: Places, name: str = LOGPROBS) -> Floats_T:
-        """(T,) float32, a copy: logprobs, or a measure; NaN where a segment has none."""
-        pool = self._logprobs if name == LOGPROBS else self._measures.get(name)
-        if pool is None:
-            return np.full(sum(place.stop - place.start for place in places), np.nan, np.float32)
-        return pool.joined(places)
+        ids, logprobs, measures = self._ids.joined(places), self._logprobs.joined(places), self._measures.get(measure)
+        return ids, logprobs, np.full(len(ids), np.nan, np.float32) if measures is None else measures.joined(places)
 
     def measure(self, index: int, name: str) -> Floats_T | None:
         if name not in self._measured.get(index, ()):

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ramify.core.arena import Places, SegmentArena
+from ramify.core.arena import SegmentArena
 from ramify.core.branch import Branch, Piece
 from ramify.core.codec import Codec
 from ramify.core.command import EDGES, ROLES, Candidate, Command, Edge, Fork, ForkRecord, Grow, Judge, Role, Score
@@ -270,21 +270,22 @@ class Tree:
         """What the segments of `node` are, without their tokens."""
         return [self._segments.label(i) for i in self._segment_range(node)]
 
-    def places(self, nodes: Iterable[int]) -> Places:
-        """Where the T tokens of `nodes` lie in the tree, in order: what `ids`, `logprobs` and `token_measure` read."""
-        return self._segments.places(map(self._segment_range, nodes))
+    def ids(self, node: int) -> Ids_T:
+        """(T,) int32: the ids of `node`."""
+        return self.tokens([node])[0]
 
-    def ids(self, places: Places) -> Ids_T:
-        """(T,) int32: the ids at `places`, a copy."""
-        return self._segments.ids_at(places)
+    def logprobs(self, node: int) -> Floats_T:
+        """(T,) float32: the logprobs of the tokens of `node`; NaN where nothing was sampled or the engine gave none."""
+        return self.tokens([node])[1]
 
-    def logprobs(self, places: Places) -> Floats_T:
-        """(T,) float32: the logprobs at `places`, a copy; NaN where nothing was sampled or the engine gave none."""
-        return self._segments.values_at(places)
+    def token_measure(self, node: int, name: str) -> Floats_T:
+        """(T,) float32: a value of each token of `node`; NaN where it was not computed."""
+        return self.tokens([node], name)[2]
 
-    def token_measure(self, places: Places, name: str) -> Floats_T:
-        """(T,) float32: a value of each token at `places`, a copy; NaN where it was not computed."""
-        return self._segments.values_at(places, name)
+    def tokens(self, nodes: Iterable[int], measure: str = "entropy") -> tuple[Ids_T, Floats_T, Floats_T]:
+        """(T,) int32 and twice (T,) float32: ids, logprobs and a measure of the tokens of all `nodes`, in order: in one
+        go, as rows need those of a path."""
+        return self._segments.tokens(chain.from_iterable(map(self._segment_range, nodes)), measure)
 
     def num_sampled(self, node: int) -> int:
         """Number of sampled tokens of `node`."""

@@ -368,7 +368,7 @@ class _Export:
             weights += [weight if is_sampled else 0.0 for is_sampled in step.is_sampled]
             steps.append(step)
         lengths = [length for step in steps for length in step.lengths]
-        tokens = tree.places(path)
+        ids, logprobs, entropies = tree.tokens(path)
         scores, reward = tree.scores(node), tree.reward_score(node)
         return Row(
             uid=tree.problem.uid,
@@ -376,11 +376,11 @@ class _Export:
             split=tree.problem.split,
             leaf=self._number[node],
             leaf_id=node,
-            ids=tree.ids(tokens),
+            ids=ids,
             weights=np.repeat(np.array(weights), lengths),
             advantages=np.repeat(np.array([value for step in steps for value in step.advantages]), lengths),
-            logprobs=tree.logprobs(tokens),
-            entropies=tree.token_measure(tokens, "entropy"),
+            logprobs=logprobs,
+            entropies=entropies,
             spans=tuple(span for step in steps for span in step.spans),
             reward=float(forest.reward[leaf]),
             parts=dict(reward.parts) if reward is not None else {},
