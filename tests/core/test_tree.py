@@ -89,6 +89,11 @@ def test_split_changes_no_branch(data: st.DataObject) -> None:
         for leaf in leaves:
             path = tree.path(leaf)
             assert len(set(path)) == len(path)
+            ids, logprobs, entropies = tree.tokens(path)
+            np.testing.assert_array_equal(ids, tree.branch(leaf).ids)
+            np.testing.assert_array_equal(logprobs, tree.branch(leaf).logprobs)
+            np.testing.assert_array_equal(entropies, -logprobs)
+            np.testing.assert_array_equal(ids, np.concatenate([tree.ids(node) for node in path]))
         if leaves[-1] in before:
             assert {role: s.as_dict() for role, s in tree.spent().items()} == spent
 
