@@ -16,7 +16,7 @@ import pytest
 from tests.store.growths import HEADER
 
 from ramify.core.errors import ConfigError, StoreError
-from ramify.store.commit import REST, AppendFile, GroupCommit, Writing, kill_after
+from ramify.store.commit import MAX_REST_S, REST, AppendFile, GroupCommit, Writing, kill_after
 from ramify.store.framing import FramedLine, decode, parse
 from ramify.store.journal import Journal, check_space, read
 from ramify.store.recording import shut
@@ -227,6 +227,14 @@ def test_all_that_came_during_a_slow_sync_shares_the_next_one(tmp_path: Path) ->
     assert (tmp_path / "000000.jsonl").read_bytes().split() == [b"%d" % number for number in range(1000)]
 
 
+def put_after_each_other(commit: GroupCommit, ends: list[float]) -> None:
+    """Two lines, the second when the first is synced. `ends` are the times at which syncs end."""
+    for number in range(2):
+        commit.put([FramedLine(number, 0, b"line\n")])
+        while len(ends) <= number:
+            time.sleep(0.001)
+
+
 def test_the_thread_rests_after_a_slow_batch_unless_someone_waits(tmp_path: Path) -> None:
     ends: list[float] = []
 
@@ -236,15 +244,26 @@ def test_the_thread_rests_after_a_slow_batch_unless_someone_waits(tmp_path: Path
             ends.append(time.monotonic())
 
     commit = GroupCommit(tmp_path, 0, Writing(open_file=Slow))
-    for number in range(2):
-        commit.put([FramedLine(number, 0, b"line\n")])
-        while len(ends) <= number:
-            time.sleep(0.001)
+    put_after_each_other(commit, ends)
     assert ends[1] - ends[0] >= (REST + 1) * 0.1
     commit.put([FramedLine(2, 0, b"line\n")])
     began = time.monotonic()
     commit.sync(2)
     assert ends[2] - began < REST * 0.1
+    commit.close([])
+
+
+def test_the_thread_rests_for_a_second_at_most(tmp_path: Path) -> None:
+    ends: list[float] = []
+
+    class SlowOnce(AppendFile):
+        def sync(self) -> None:
+            time.sleep(0 if ends else 1)
+            ends.append(time.monotonic())
+
+    commit = GroupCommit(tmp_path, 0, Writing(open_file=SlowOnce))
+    put_after_each_other(commit, ends)
+    assert MAX_REST_S <= ends[1] - ends[0] < REST
     commit.close([])
 
 
