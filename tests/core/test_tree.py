@@ -93,7 +93,9 @@ def test_split_changes_no_branch(data: st.DataObject) -> None:
             np.testing.assert_array_equal(ids, tree.branch(leaf).ids)
             np.testing.assert_array_equal(logprobs, tree.branch(leaf).logprobs)
             np.testing.assert_array_equal(entropies, -logprobs)
-            np.testing.assert_array_equal(ids, np.concatenate([tree.ids(node) for node in path]))
+            of_nodes = [(tree.ids(node), tree.logprobs(node), tree.token_measure(node, "entropy")) for node in path]
+            for column, parts in zip((ids, logprobs, entropies), zip(*of_nodes, strict=True), strict=True):
+                np.testing.assert_array_equal(column, np.concatenate(parts))
         if leaves[-1] in before:
             assert {role: s.as_dict() for role, s in tree.spent().items()} == spent
 
